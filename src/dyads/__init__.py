@@ -1,0 +1,29 @@
+"""dyads: calibrated probabilities for the labels of pairs, with the latent feature log-linear model (LFL)."""
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "LFLClassifier": "dyads.estimators",
+    "LFLOrdinal": "dyads.estimators",
+    "load": "dyads.estimators",
+    "Absolute": "dyads.model.loss",
+    "metrics": "dyads.metrics",
+    "errors": "dyads.errors",
+}
+
+__all__ = [*_HOME, "__version__"]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use, so that `import dyads` costs nothing."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'dyads' has no attribute {name!r}")
+    home = import_module(_HOME[name])
+    return home if name in ("metrics", "errors") else getattr(home, name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,165 @@
+"""The model file: one stored zip of a JSON manifest, arrays (safetensors) and vocabularies (Arrow IPC).
+
+Nothing in it is executed on loading. The manifest holds a SHA-256 of every other part, and zip a checksum of the
+manifest, so a damaged file is refused. Parts begin at multiples of 64 bytes and are memory-mapped in place. A file is
+written beside its target and then put in its place in one step.
+"""
+
+import hashlib
+import json
+import mmap
+import os
+import struct
+import uuid
+import zipfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from safetensors.numpy import save as to_safetensors
+
+from dyads.data.vocabulary import Vocabulary
+from dyads.errors import ModelFileError
+from dyads.model.fitted import Fitted
+from dyads.model.loss import LOSSES
+from dyads.model.structure import STRUCTURES
+
+FORMAT = "dyads model"
+MAJOR, MINOR = 1, 0
+ALIGNMENT = 64
+MANIFEST = "manifest.json"
+
+
+def write(path: str | os.PathLike[str], fitted: Fitted, about: dict[str, Any]) -> None:
+    """Write a model and what its estimator says `about` itself (any JSON value), atomically."""
+    arrays = {"theta": fitted.theta, "row_counts": fitted.row_counts, "col_counts": fitted.col_counts}
+    parts = {
+        "arrays.safetensors": to_safetensors({name: np.ascontiguousarray(array) for name, array in arrays.items()}),
+        "rows.arrow": _to_ipc(fitted.rows.ids),
+        "cols.arrow": _to_ipc(fitted.cols.ids),
+    }
+    manifest = {
+        "format": FORMAT,
+        "version": [MAJOR, MINOR],
+        "library": version("dyads"),
+        "structure": _spec_to_json(fitted.structure, STRUCTURES),
+        "loss": _spec_to_json(fitted.loss, LOSSES),
+        "labels": {"dtype": fitted.classes.dtype.str, "order": fitted.classes.tolist()},
+        "columns": [fitted.rows.name, fitted.cols.name],
+        "about": about,
+        "sha256": {name: hashlib.sha256(part).hexdigest() for name, part in parts.items()},
+    }
+    text = json.dumps(manifest, indent=1, allow_nan=False).encode()
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
+    try:
+        with open(temporary, "xb") as file:
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+                for name, part in {MANIFEST: text, **parts}.items():
+                    _write_aligned(archive, name, part)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def read(path: str | os.PathLike[str]) -> tuple[Fitted, dict[str, Any]]:
+    """Read a model and what its estimator said about itself; arrays stay memory-mapped."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            manifest = json.loads(archive.read(MANIFEST))
+            offsets = {info.filename: (info.header_offset, info.file_size) for info in archive.infolist()}
+    except (zipfile.BadZipFile, KeyError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ModelFileError(f"{path} is no dyads model, or is damaged ({error}). Save the model again.") from error
+    if manifest.get("format") != FORMAT:
+        raise ModelFileError(f"{path} is a zip file but no dyads model: its manifest says {manifest.get('format')!r}.")
+    if manifest["version"][0] > MAJOR:
+        raise ModelFileError(
+            f"{path} has format {manifest['version'][0]}.{manifest['version'][1]}, written by dyads "
+            f"{manifest['library']}: this version reads up to format {MAJOR}. Upgrade dyads."
+        )
+    parts = _map_parts(Path(path), offsets, manifest["sha256"])
+    arrays = _from_safetensors(parts["arrays.safetensors"])
+    rows, cols = manifest["columns"]
+    classes = np.array(manifest["labels"]["order"], dtype=np.dtype(manifest["labels"]["dtype"]))
+    fitted = Fitted(
+        structure=_spec_from_json(manifest["structure"], STRUCTURES),
+        loss=_spec_from_json(manifest["loss"], LOSSES),
+        classes=classes,
+        rows=Vocabulary(_from_ipc(parts["rows.arrow"]), rows),
+        cols=Vocabulary(_from_ipc(parts["cols.arrow"]), cols),
+        **arrays,
+    )
+    return fitted, manifest["about"]
+
+
+def _write_aligned(archive: zipfile.ZipFile, name: str, part: bytes) -> None:
+    info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+    info.file_size = len(part)
+    assert archive.fp is not None
+    # The data follow a header of 30 bytes, the name and the extra fields; zipfile adds one of 20 bytes to large parts.
+    large = 20 if len(part) * 1.05 > zipfile.ZIP64_LIMIT else 0
+    begin = archive.fp.tell() + 30 + len(name) + 4 + large
+    padding = -begin % ALIGNMENT
+    info.extra = struct.pack("<HH", 0xD1AD, padding) + bytes(padding)
+    archive.writestr(info, part)
+
+
+def _map_parts(path: Path, offsets: dict[str, tuple[int, int]], sha256: dict[str, str]) -> dict[str, memoryview]:
+    """Map each part, after checking it against its hash."""
+    with open(path, "rb") as file:
+        # Copy-on-write: kernels are compiled for writable arrays, and nothing is written.
+        whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+    parts = {}
+    for name, digest in sha256.items():
+        if name not in offsets:
+            raise ModelFileError(f"{path} is damaged: its part {name} is missing. Save the model again.")
+        header, size = offsets[name]
+        name_length, extra_length = struct.unpack_from("<HH", whole, header + 26)
+        begin = header + 30 + name_length + extra_length
+        parts[name] = whole[begin : begin + size]
+        if hashlib.sha256(parts[name]).hexdigest() != digest:
+            raise ModelFileError(f"{path} is damaged: its part {name} is not what was saved. Save the model again.")
+    return parts
+
+
+def _from_safetensors(part: memoryview) -> dict[str, Any]:
+    """The arrays of a safetensors part, in place: the library's own loader copies them."""
+    (length,) = struct.unpack_from("<Q", part)
+    header = json.loads(bytes(part[8 : 8 + length]))
+    data = part[8 + length :]
+    arrays = {}
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        dtype = {"F32": np.float32, "F64": np.float64}[entry["dtype"]]
+        arrays[name] = np.frombuffer(data[begin:end], dtype).reshape(entry["shape"])
+    return arrays
+
+
+def _to_ipc(column: pa.Array) -> memoryview:
+    sink = pa.BufferOutputStream()
+    table = pa.table({"ids": column})
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return memoryview(sink.getvalue())
+
+
+def _from_ipc(part: memoryview) -> pa.Array:
+    table = pa.ipc.open_file(pa.py_buffer(part)).read_all()
+    return table["ids"].combine_chunks()
+
+
+def _spec_to_json(spec: Any, registry: dict[str, Any]) -> dict[str, Any]:
+    (name,) = (name for name, kind in registry.items() if type(spec) is kind)
+    fields = {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in spec._asdict().items()}
+    return {"name": name, **fields}
+
+
+def _spec_from_json(fields: dict[str, Any], registry: dict[str, Any]) -> Any:
+    kind = registry[fields["name"]]
+    values = {key: value for key, value in fields.items() if key != "name"}
+    return kind(**{key: np.asarray(value) if isinstance(value, list) else value for key, value in values.items()})

@@ -1,0 +1,103 @@
+"""Dyads as integers: what is left of a table once ids and labels are encoded."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from dyads.data.vocabulary import Codes
+from dyads.errors import InputError
+
+Floats = npt.NDArray[np.float64]
+
+
+def narrow(codes: npt.NDArray[np.integer], n: int) -> Codes:
+    """Hold codes below `n` in 32 bits when they fit, in 64 otherwise."""
+    dtype = np.int32 if n <= np.iinfo(np.int32).max else np.int64
+    if codes.size and not 0 <= int(codes.min()) <= int(codes.max()) < n:
+        raise InputError(f"Integer codes run from {codes.min()} to {codes.max()}: expected 0 to {n - 1}.")
+    narrowed: Codes = np.ascontiguousarray(codes, dtype=dtype)
+    return narrowed
+
+
+@dataclass(frozen=True)
+class Dyads:
+    """Labelled pairs; the same pair may occur any number of times.
+
+    Attributes
+    ----------
+    row, col, label : (n,) codes of each observation
+    weight : (n,) positive weights, or None when all are one
+    n_rows, n_cols, n_labels : how many codes there are
+    """
+
+    row: Codes
+    col: Codes
+    label: Codes
+    weight: Floats | None
+    n_rows: int
+    n_cols: int
+    n_labels: int
+
+    def __post_init__(self) -> None:
+        for field, n in (("row", self.n_rows), ("col", self.n_cols), ("label", self.n_labels)):
+            object.__setattr__(self, field, narrow(getattr(self, field), n))
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @property
+    def total_weight(self) -> float:
+        return float(len(self) if self.weight is None else self.weight.sum())
+
+    def counts(self, codes: Codes, n: int) -> Floats:
+        """Sum the weights of each code."""
+        return np.bincount(codes, weights=self.weight, minlength=n).astype(np.float64)
+
+    @property
+    def row_counts(self) -> Floats:
+        return self.counts(self.row, self.n_rows)
+
+    @property
+    def col_counts(self) -> Floats:
+        return self.counts(self.col, self.n_cols)
+
+    @property
+    def label_counts(self) -> Floats:
+        return self.counts(self.label, self.n_labels)
+
+    def take(self, which: npt.NDArray[np.bool_] | Codes) -> "Dyads":
+        """Keep some observations; the codes stay as they are."""
+        weight = None if self.weight is None else self.weight[which]
+        return replace(self, row=self.row[which], col=self.col[which], label=self.label[which], weight=weight)
+
+    def hold_out(self, fraction: float, rng: np.random.Generator) -> "tuple[Dyads, Dyads]":
+        """Split at random into what is kept and a held-out fraction."""
+        n_held = max(1, round(fraction * len(self)))
+        if n_held >= len(self):
+            raise InputError(
+                f"validation_fraction={fraction} of {len(self)} dyads leaves none to train on: expected a smaller one."
+            )
+        held = np.zeros(len(self), dtype=np.bool_)
+        held[rng.choice(len(self), n_held, replace=False)] = True
+        return self.take(~held), self.take(held)
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """Observations grouped by owner: those of owner e are `order[start[e]:start[e + 1]]`.
+
+    Attributes
+    ----------
+    start : (n_owners + 1,) int64
+    order : (n,) positions in the original order, stable within an owner
+    """
+
+    start: npt.NDArray[np.int64]
+    order: npt.NDArray[np.int64]
+
+    @classmethod
+    def by(cls, owner: Codes, n_owners: int) -> "Grouped":
+        start = np.zeros(n_owners + 1, dtype=np.int64)
+        np.cumsum(np.bincount(owner, minlength=n_owners), out=start[1:])
+        return cls(start, np.argsort(owner, kind="stable"))

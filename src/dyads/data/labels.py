@@ -1,0 +1,59 @@
+"""Labels <-> 0..L-1, in sorted order."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dyads.data.tables import read_column
+from dyads.data.vocabulary import Codes
+from dyads.errors import InputError
+
+Array = np.ndarray[Any, Any]
+
+MANY_FLOATS = 20
+"""Float labels with more distinct values than this, and than half the dyads, are taken for a continuous target."""
+
+
+def encode_labels(y: Any) -> tuple[Array, Codes]:
+    """Find the distinct labels, sorted, and encode each; strings, integers, booleans and floats are labels."""
+    column = read_column(y, "the labels")
+    kind = column.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or _is_text(kind)):
+        raise InputError(f"The labels have type {kind}: expected strings, integers, booleans or floats. Convert them.")
+    encoded = column.dictionary_encode()
+    found = to_numpy(encoded.dictionary)
+    if len(found) < 2:
+        raise InputError(f"The labels have {len(found)} class, {found.tolist()}: expected at least two to tell apart.")
+    if pa.types.is_floating(kind) and len(found) > max(MANY_FLOATS, len(column) / 2) and (found % 1).any():
+        raise InputError(
+            f"Unknown label type: continuous ({len(found)} distinct floats in {len(column)} labels): expected few "
+            "distinct labels. Bin them first."
+        )
+    order = np.argsort(found, kind="stable")
+    position = np.empty(len(order), np.int32)
+    position[order] = np.arange(len(order))
+    return found[order], position[encoded.indices.to_numpy(zero_copy_only=False)]
+
+
+def to_numpy(column: pa.Array) -> Array:
+    """An Arrow column of labels or ids as a NumPy array; text as NumPy text."""
+    if _is_text(column.type):
+        return np.array(column.to_pylist(), dtype=np.str_)
+    array: Array = column.to_numpy(zero_copy_only=False)
+    return array
+
+
+def numeric_values(classes: Array) -> npt.NDArray[np.float64]:
+    """The numeric value of each ordered label."""
+    if classes.dtype.kind not in "biuf":
+        raise InputError(
+            f"The labels {classes[:3].tolist()}... have no numeric value: expected numbers, whose order and distances "
+            "are those of the labels. Map them to numbers, or use LFLClassifier."
+        )
+    return classes.astype(np.float64)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_large_string(kind))

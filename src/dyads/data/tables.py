@@ -1,0 +1,185 @@
+"""Pandas, polars, Arrow, NumPy, dicts and lists -> named Arrow columns. The only file that knows dataframes."""
+
+import numbers
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import narwhals.stable.v2 as nw
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dyads.errors import InputError
+
+
+def read_columns(table: Any) -> dict[str, pa.Array]:
+    """Turn any table into its named columns, in order.
+
+    A NumPy array or a list of rows has no names: its columns are called ``"0"``, ``"1"``, ...
+    """
+    columns = {str(name): read_column(values, f"column {name!r}") for name, values in _named_values(table)}
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise InputError(f"The columns have different lengths ({lengths}): expected one value per dyad in each.")
+    return columns
+
+
+def read_column(values: Any, name: str) -> pa.Array:
+    """Turn one sequence of values into an Arrow array of a plain type, without nulls.
+
+    Types are unified so that the same ids compare equal wherever they came from: integers become int64 (uint64
+    only if they need it), floats float64, text large_string, bytes large_binary, timestamps microseconds.
+    """
+    array = _plain(_arrow(values, name), name)
+    if array.null_count:
+        raise InputError(
+            f"{_capital(name)} has {array.null_count} missing value(s), the first at position "
+            f"{pc.index(array.is_null(), True).as_py()}: expected none. Drop or fill them first."
+        )
+    if pa.types.is_floating(array.type) and not pc.all(pc.is_finite(array), min_count=0).as_py():
+        first = pc.index(pc.is_finite(array), False).as_py()
+        raise InputError(
+            f"{_capital(name)} has NaN or infinite values, the first at position {first}: expected finite "
+            "values. Drop or fill them first."
+        )
+    return array
+
+
+def _named_values(table: Any) -> Iterable[tuple[Any, Any]]:
+    # Before Mapping: scipy.sparse.dok_array is a dict.
+    if type(table).__module__.startswith("scipy.sparse"):
+        raise InputError(
+            "Got a SciPy sparse matrix: expected a table with one line per dyad (row id, column id). "
+            "Give the coordinates, for example np.column_stack(matrix.nonzero())."
+        )
+    if isinstance(table, pa.Table | pa.RecordBatch):
+        return _check_names(table.column_names, table.columns)
+    if isinstance(table, Mapping):
+        return list(table.items())
+    frame = nw.from_native(table, pass_through=True)
+    if isinstance(frame, nw.LazyFrame):
+        raise InputError("Got a lazy frame: expected a table in memory. Call .collect() on it first.")
+    if isinstance(frame, nw.DataFrame):
+        return _check_names(frame.columns, frame.iter_columns())
+    if isinstance(table, Sequence) and not isinstance(table, str | bytes):
+        return _of_rows(table)
+    array = np.asarray(table)
+    if array.dtype.names is not None:
+        return [(name, array[name]) for name in array.dtype.names]
+    if array.ndim != 2:
+        raise InputError(
+            f"Got an array with {array.ndim} dimension(s): expected 2D array, one line per dyad and one column each "
+            "for the row id and the column id. Reshape your data, for example with np.column_stack([rows, cols])."
+        )
+    return list(enumerate(array.T))
+
+
+def _check_names(names: Sequence[str], columns: Iterable[Any]) -> list[tuple[str, Any]]:
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise InputError(f"The column name(s) {repeated} occur more than once: expected distinct names. Rename them.")
+    return list(zip(names, columns, strict=True))
+
+
+def _of_rows(rows: Sequence[Any]) -> list[tuple[int, list[Any]]]:
+    """Columns of a list of rows; NumPy would turn ``[["62", 7]]`` into two strings."""
+    if rows and not all(isinstance(row, Sequence | np.ndarray) and not isinstance(row, str | bytes) for row in rows):
+        raise InputError(
+            "Got a flat list: expected 2D array or a list of (row id, column id) pairs. Reshape your data."
+        )
+    widths = {len(row) for row in rows}
+    if len(widths) > 1:
+        raise InputError(f"The rows of the list have different lengths {sorted(widths)}: expected the same in all.")
+    return [(index, list(column)) for index, column in enumerate(zip(*rows, strict=True))]
+
+
+def _arrow(values: Any, name: str) -> pa.Array:
+    if isinstance(values, pa.ChunkedArray):
+        return values.combine_chunks()
+    if isinstance(values, pa.Array):
+        return values
+    series = nw.from_native(values, series_only=True, pass_through=True)
+    try:
+        if isinstance(series, nw.Series):
+            if series.dtype == nw.Object:
+                return _of_objects(series.to_list(), name)
+            return series.to_arrow()
+        if isinstance(values, Sequence) and not isinstance(values, str | bytes):
+            return _of_objects(values, name)
+        array = np.asarray(values)
+        if array.ndim == 2 and array.shape[1] == 1:
+            array = array[:, 0]
+        if array.ndim != 1:
+            raise InputError(f"{_capital(name)} has {array.ndim} dimension(s): expected a flat sequence of values.")
+        if array.dtype == object:
+            return _of_objects(array.tolist(), name)
+        if array.dtype.kind == "c":
+            raise InputError(f"{_capital(name)} holds complex data not supported as an id or a label: expected real.")
+        return pa.array(array)
+    except (pa.ArrowException, TypeError, OverflowError) as error:
+        raise InputError(f"{_capital(name)} cannot be read as one type of value ({error}). Convert it first.") from error
+
+
+def _of_objects(values: Sequence[Any], name: str) -> pa.Array:
+    """Python objects of one kind; Arrow alone would accept ``[1, 2.5, True]``."""
+    example: dict[str, Any] = {}
+    for value in values:
+        if not _missing(value):
+            example.setdefault(_kind(value), value)
+    if len(example) > 1:
+        seen = ", ".join(f"{kind} ({value!r})" for kind, value in example.items())
+        raise InputError(
+            f"{_capital(name)} mixes types, {seen}: expected values of one type. Convert it, for example with str."
+        )
+    if "UUID" in example:
+        return pa.array([None if _missing(value) else value.bytes for value in values])
+    return pa.array(values, from_pandas=True)
+
+
+def _missing(value: Any) -> bool:
+    return value is None or (isinstance(value, numbers.Real) and value != value)
+
+
+def _kind(value: Any) -> str:
+    for kind, types in (
+        ("boolean", (bool, np.bool_)),
+        ("integer", (numbers.Integral,)),
+        ("float", (numbers.Real,)),
+        ("string", (str,)),
+        ("bytes", (bytes,)),
+    ):
+        if isinstance(value, types):
+            return kind
+    return type(value).__name__
+
+
+def _plain(array: pa.Array, name: str) -> pa.Array:
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        return _plain(array.dictionary_decode(), name)
+    if pa.types.is_integer(kind):
+        if kind == pa.uint64() and len(array) and (pc.max(array).as_py() or 0) > np.iinfo(np.int64).max:
+            return array
+        return array.cast(pa.int64())
+    if pa.types.is_floating(kind):
+        return array.cast(pa.float64())
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return array.cast(pa.large_string())
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return array.cast(pa.large_binary())
+    if pa.types.is_fixed_size_binary(kind):
+        return array.cast(pa.binary()).cast(pa.large_binary())
+    if pa.types.is_timestamp(kind):
+        try:
+            return array.cast(pa.timestamp("us", tz=kind.tz))
+        except pa.ArrowInvalid:
+            return array.cast(pa.timestamp("ns", tz=kind.tz))
+    if pa.types.is_nested(kind):
+        raise InputError(f"{_capital(name)} holds values of type {kind}: expected plain ids such as text or integers.")
+    return array
+
+
+def _capital(name: str) -> str:
+    return name[:1].upper() + name[1:]

@@ -1,0 +1,112 @@
+"""Binds the kernels of `model` to numba: `kernel` compiles a pass over dyads, with a disk cache that can be trusted.
+
+Numba keys its cache on the file of the decorated function alone, and numbers its data files, so that two processes
+which save at once may each read the other's code. Here the key is a hash of every kernel source, and a data file is
+named after what is in it. Where no folder is writable the kernels are compiled anew, with one warning.
+"""
+
+import hashlib
+import inspect
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba.core import caching
+from numba.extending import overload, register_jitable
+
+from dyads.model import loss, structure
+
+
+def _sources_hash() -> str:
+    files = [Path(inspect.getfile(structure)), Path(inspect.getfile(loss)), *sorted(Path(__file__).parent.glob("*.py"))]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+
+
+_STAMP = _sources_hash()
+
+
+class _Stamped:
+    def get_source_stamp(self) -> str:
+        return _STAMP
+
+
+class _GivenFolder(_Stamped, caching.UserProvidedCacheLocator):
+    pass
+
+
+class _BesideSource(_Stamped, caching.InTreeCacheLocator):
+    pass
+
+
+class _UserFolder(_Stamped, caching.UserWideCacheLocator):
+    pass
+
+
+class _Implementation(caching.CompileResultCacheImpl):
+    _locator_classes = (_GivenFolder, _BesideSource, _UserFolder)
+
+
+class _CacheFile(caching.IndexDataCacheFile):
+    def save(self, key: Any, data: Any) -> None:
+        overloads = self._load_index()
+        content = hashlib.sha256(repr((self._source_stamp, key)).encode()).hexdigest()[:24]
+        name = self._index_name.replace(".nbi", f".{content}.nbc")
+        self._save_data(name, data)
+        self._save_index({**overloads, key: name})
+
+
+class _Cache(caching.FunctionCache):
+    _impl_class = _Implementation
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        plain = self._cache_file
+        self._cache_file = _CacheFile(plain._cache_path, self._impl.filename_base, plain._source_stamp)
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compile a pass over dyads: no GIL, cached on disk, specialised by the types of its specs and arrays.
+
+    A kernel allocates nothing (its scratch vectors are arguments) and so counts no references: counting costs a fifth.
+    """
+    compiled = numba.njit(nogil=True, error_model="numpy", fastmath={"contract", "arcp"}, _nrt=False)(function)
+    try:
+        compiled._cache = _Cache(function)
+    except (RuntimeError, OSError):
+        _warn_uncached()
+    return compiled
+
+
+inlined = register_jitable(inline="always")
+"""Compile a small function into the kernels that call it."""
+
+
+def _warn_uncached() -> None:
+    if not _warned:
+        _warned.append(True)
+        warnings.warn(
+            "No folder is writable for compiled kernels, so each process compiles them anew (some seconds). "
+            "Set NUMBA_CACHE_DIR to a writable folder.",
+            stacklevel=2,
+        )
+
+
+_warned: list[bool] = []
+
+
+def _bind_by_type(dispatcher: Callable[..., Any]) -> None:
+    """Resolve `dispatcher(spec, ...)` at compile time to the method of that name of the spec's class."""
+    name = dispatcher.__name__
+
+    @overload(dispatcher, strict=False, inline="always")
+    def resolve(spec: Any, *_: Any) -> Any:
+        return getattr(spec.instance_class, name) if isinstance(spec, numba.types.BaseNamedTuple) else None
+
+
+for _module in (structure, loss):
+    for _function in _module.COMPOSED:
+        inlined(_function)
+    for _function in _module.DISPATCHED:
+        _bind_by_type(_function)

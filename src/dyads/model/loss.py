@@ -1,0 +1,180 @@
+"""Losses: scores and a label -> a value and its derivative in score space. A loss never sees parameters.
+
+Probabilities are the softmax of the scores, p_y = exp(s_y) / sum_z exp(s_z). Ordered losses compare the label's
+numeric value v_y with the expected value m = sum_y p_y v_y, whose derivative is d m / d s_y = p_y (v_y - m).
+
+`evaluate` is the kernel: it returns the value and WRITES g = d value / d s. See `structure` for what a kernel is.
+"""
+
+import math
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from scipy.special import softmax
+
+Array = np.ndarray[Any, Any]
+
+
+class Loss(Protocol):
+    """What a loss provides; see `Log`.
+
+    Attributes
+    ----------
+    ordered : whether it needs labels with numeric values
+    smooth : whether its derivative is continuous, which quasi-Newton solvers need
+    decision : which ordered label to predict, "median" or "mean" (the label nearest the expected value)
+    """
+
+    @property
+    def smooth(self) -> bool: ...
+    @property
+    def ordered(self) -> bool: ...
+    @property
+    def decision(self) -> str: ...
+
+    def bind(self, values: Array) -> "Loss":
+        """Return this loss for labels with the given numeric values."""
+        ...
+
+    def evaluate(self, label: int, s: Array, g: Array) -> float: ...
+
+
+class Log(NamedTuple):
+    """The negative conditional log-likelihood, -log p_label; proper. Section 3.4."""
+
+    ordered = False
+    smooth = True
+    decision = "median"
+
+    def bind(self, values: Array) -> "Log":
+        return self
+
+    def evaluate(self, label: int, s: Array, g: Array) -> float:
+        value: float = _softmax(s, g) - s[label]
+        g[label] -= 1
+        return value
+
+
+class Brier(NamedTuple):
+    """The squared loss over the label's indicator, sum_y (p_y - [y = label])^2; proper. Section 3.4."""
+
+    ordered = False
+    smooth = True
+    decision = "median"
+
+    def bind(self, values: Array) -> "Brier":
+        return self
+
+    def evaluate(self, label: int, s: Array, g: Array) -> float:
+        _softmax(s, g)
+        # With e = p - indicator: value = |e|^2 and d value / d s_y = 2 p_y (e_y - p.e).
+        value = g[label] * 0
+        projection = g[label] * 0
+        for y in range(s.size):
+            e = g[y] - (y == label)
+            value += e * e
+            projection += e * g[y]
+        for y in range(s.size):
+            g[y] *= 2 * (g[y] - (y == label) - projection)
+        return float(value)
+
+
+class Squared(NamedTuple):
+    """The squared error of the expected label, (v_label - m)^2. Not proper: probabilities need calibration."""
+
+    values: Any = None
+
+    ordered = True
+    smooth = True
+    decision = "mean"
+
+    def bind(self, values: Array) -> "Squared":
+        return Squared(values)
+
+    def evaluate(self, label: int, s: Array, g: Array) -> float:
+        _softmax(s, g)
+        mean = _mean_derivative(self.values, g)
+        error = mean - self.values[label]
+        for y in range(s.size):
+            g[y] *= 2 * error
+        return float(error * error)
+
+
+class Absolute(NamedTuple):
+    """The absolute error of the expected label, |v_label - m|, smoothed near zero. Section 3.5.
+
+    value = sqrt(e^2 + d^2) - d with e = m - v_label and d = `delta` times the mean gap between neighbouring label
+    values: quadratic for |e| << d, within d of |e| everywhere. ``delta=0`` is |e| itself, which is not smooth.
+    Not proper: probabilities need calibration.
+    """
+
+    delta: float = 0.1
+    values: Any = None
+
+    ordered = True
+    decision = "mean"
+
+    @property
+    def smooth(self) -> bool:
+        return self.delta > 0
+
+    def bind(self, values: Array) -> "Absolute":
+        gap = (values.max() - values.min()) / (len(values) - 1)
+        return Absolute(self.delta * float(gap), values)
+
+    def evaluate(self, label: int, s: Array, g: Array) -> float:
+        _softmax(s, g)
+        mean = _mean_derivative(self.values, g)
+        error = mean - self.values[label]
+        size = math.sqrt(error * error + self.delta * self.delta)
+        slope = error / size if size > 0 else size
+        for y in range(s.size):
+            g[y] *= slope
+        return size - self.delta
+
+
+def evaluate(spec: Loss, label: int, s: Array, g: Array) -> float:
+    """Return the loss of one dyad and write g = d value / d s; s, g : (n_labels,)."""
+    return spec.evaluate(label, s, g)
+
+
+def _softmax(s: Array, p: Array) -> Any:
+    """Write p = softmax(s) and return log sum_y exp(s_y)."""
+    top = s[0]
+    for y in range(1, s.size):
+        top = max(top, s[y])
+    p[0] = math.exp(s[0] - top)
+    total = p[0]
+    for y in range(1, s.size):
+        p[y] = math.exp(s[y] - top)
+        total += p[y]
+    for y in range(s.size):
+        p[y] /= total
+    return top + math.log(total)
+
+
+def _mean_derivative(values: Any, p: Array) -> Any:
+    """Turn probabilities p in place into d m / d s_y = p_y (v_y - m) and return m."""
+    mean = p[0] * values[0]
+    for y in range(1, p.size):
+        mean += p[y] * values[y]
+    for y in range(p.size):
+        p[y] *= values[y] - mean
+    return mean
+
+
+def link(scores: Array) -> Array:
+    """Turn scores (n, n_labels) into probabilities (n, n_labels), in double precision."""
+    result: Array = softmax(scores.astype(np.float64, copy=False), axis=1)
+    return result
+
+
+LOSSES: dict[str, type[Log] | type[Brier] | type[Squared] | type[Absolute]] = {
+    "log": Log,
+    "brier": Brier,
+    "absolute": Absolute,
+    "squared": Squared,
+}
+
+COMPOSED = (_softmax, _mean_derivative)
+DISPATCHED = (evaluate,)

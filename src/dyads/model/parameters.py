@@ -1,0 +1,106 @@
+"""Parameters: named blocks <-> one flat vector."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dyads.model.structure import Shapes, Structure, free_labels
+
+Array = np.ndarray[Any, Any]
+
+INITIAL_SCALE = 0.3
+"""Standard deviation of the initial latent weights: at zero the gradient of a product vanishes."""
+
+
+class Blocks(NamedTuple):
+    """Views of one flat vector: row (n_rows, row size), col (n_cols, col size), shared (shared size,)."""
+
+    row: Array
+    col: Array
+    shared: Array
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each named block of a structure's parameters lies in the flat vector theta.
+
+    theta = [row blocks, one after the other | column blocks | shared block]; what is in a block is said by the
+    structure. Names: ``row_bias``, ``col_bias`` (n, free labels), ``label_bias`` (free labels,) and the latent parts.
+    """
+
+    structure: Structure
+    n_rows: int
+    n_cols: int
+
+    @property
+    def shapes(self) -> tuple[Shapes, Shapes, Shapes]:
+        """Name and shape the parts of a row's block, a column's block and the shared block, in order."""
+        n = free_labels(self.structure)
+        bias = (n,) if self.structure.bias else (0,)
+        row, col, shared = self.structure.latent_shapes()
+        return {"row_bias": bias, **row}, {"col_bias": bias, **col}, {"label_bias": (n,), **shared}
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        row, col, shared = (sum(math.prod(shape) for shape in part.values()) for part in self.shapes)
+        return row, col, shared
+
+    @property
+    def size(self) -> int:
+        row, col, shared = self.sizes
+        return self.n_rows * row + self.n_cols * col + shared
+
+    def blocks(self, theta: Array) -> Blocks:
+        """View theta as its three blocks; writing to them writes to theta."""
+        row, col, _ = self.sizes
+        i, j = self.n_rows * row, self.n_rows * row + self.n_cols * col
+        return Blocks(theta[:i].reshape(self.n_rows, row), theta[i:j].reshape(self.n_cols, col), theta[j:])
+
+    def named(self, theta: Array) -> dict[str, Array]:
+        """View theta as its named parts: (n_rows, ...), (n_cols, ...) and (...)."""
+        parts: dict[str, Array] = {}
+        for block, shapes in zip(self.blocks(theta), self.shapes, strict=True):
+            i = 0
+            for name, shape in shapes.items():
+                size = math.prod(shape)
+                parts[name] = block[..., i : i + size].reshape(*block.shape[:-1], *shape)
+                i += size
+        return parts
+
+    def initial(self, rng: np.random.Generator, label_counts: Array) -> Array:
+        """Draw latent weights at random; biases start at zero and the label bias at the marginal log-odds."""
+        theta = np.zeros(self.size)
+        for name, part in self.named(theta).items():
+            if name == "label_bias":
+                part[:] = label_log_odds(self.structure, label_counts)
+            elif not name.endswith("bias"):
+                part[:] = rng.normal(scale=INITIAL_SCALE, size=part.shape)
+        return theta
+
+    def centre(self, theta: Array, row_counts: Array, col_counts: Array) -> Array:
+        """Move the count-weighted mean of row and column biases into the label bias, scores unchanged.
+
+        A row that was never seen, whose bias is zero, is then an average row.
+        """
+        centred = theta.copy()
+        named = self.named(centred)
+        if self.structure.bias:
+            for bias, counts in ((named["row_bias"], row_counts), (named["col_bias"], col_counts)):
+                mean = np.average(bias, axis=0, weights=counts)
+                bias -= mean
+                named["label_bias"][:] += mean
+        if self.structure.base == self.structure.n_labels:
+            named["label_bias"][:] -= named["label_bias"].mean()
+        return centred
+
+
+def label_log_odds(structure: Structure, label_counts: Array) -> Array:
+    """The marginal log-odds of the free labels, against the base or centred when there is none."""
+    log_counts = np.log(label_counts)
+    if structure.base == structure.n_labels:
+        odds: Array = log_counts - log_counts.mean()
+        return odds
+    odds = np.delete(log_counts, structure.base) - log_counts[structure.base]
+    return odds

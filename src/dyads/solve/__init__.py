@@ -1,0 +1,9 @@
+"""Solvers: move a flat vector so that an objective falls. None of them knows a model or data."""
+
+from dyads.solve.lbfgs import LBFGS
+from dyads.solve.sgd import SGD
+from dyads.solve.solution import Monitor, Options, Solution, Solver
+
+SOLVERS: dict[str, Solver] = {"lbfgs": LBFGS(), "sgd": SGD()}
+
+__all__ = ["LBFGS", "SGD", "SOLVERS", "Monitor", "Options", "Solution", "Solver"]

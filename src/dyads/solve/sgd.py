@@ -1,0 +1,52 @@
+"""Stochastic gradient descent with AdaGrad's step sizes."""
+
+import math
+from typing import Any, Protocol
+
+import numpy as np
+
+from dyads.solve.solution import Monitor, Options, Solution
+
+Array = np.ndarray[Any, Any]
+
+RATE = 0.5
+"""AdaGrad's rate. It divides by the gradients met so far, so this is in units of the parameters: log-odds."""
+
+RETRIES = 5
+"""How often the solver's own rate is quartered, from the last finite state, before it gives up."""
+
+
+class Problem(Protocol):
+    def sgd_state(self, theta: Array) -> Array: ...
+    def epoch(self, state: Array, rate: float, seed: int, number: int) -> float: ...
+
+
+class SGD:
+    """Visit every dyad once an epoch, in random order, until the objective met on the way stops falling."""
+
+    needs_smooth = False
+    max_iter = 100
+    tol = 5e-4
+
+    def minimise(self, problem: Problem, theta: Array, options: Options, monitor: Monitor) -> Solution:
+        max_iter = self.max_iter if options.max_iter is None else options.max_iter
+        tol = self.tol if options.tol is None else options.tol
+        rate = RATE if options.learning_rate is None else options.learning_rate
+        retries = RETRIES if options.learning_rate is None else 0
+        state, previous = problem.sgd_state(theta), math.inf
+        n_iter = 0
+        while n_iter < max_iter:
+            last_finite = state.copy()
+            value = problem.epoch(state, rate, options.seed, n_iter)
+            if not (math.isfinite(value) and np.isfinite(state[0]).all()):
+                state = last_finite
+                if retries:
+                    rate, retries = rate / 4, retries - 1
+                    continue
+                reason = f"in SGD epoch {n_iter + 1} with learning_rate={rate:g}; lower it, or raise l2"
+                return Solution(state[0], n_iter, False, reason)
+            n_iter += 1
+            if monitor(n_iter, value, state[0]) or previous - value < tol * abs(value):
+                return Solution(state[0], n_iter, True)
+            previous = value
+        return Solution(state[0], n_iter, False)

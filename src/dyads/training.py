@@ -1,0 +1,163 @@
+"""Training: an objective and dyads -> parameters, by restarts of a solver, with a readable trace."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dyads.data.dyads import Dyads
+from dyads.engine.host import Host
+from dyads.errors import InputError, unknown_name
+from dyads.model.objective import Objective
+from dyads.solve import SOLVERS, Options
+
+Array = np.ndarray[Any, Any]
+
+FULL_BATCH_DYADS = 50_000
+"""Up to this many dyads ``solver="auto"`` takes L-BFGS, above it SGD, which is then both faster and as good."""
+
+PATIENCE = 3
+"""Iterations without a better held-out loss after which early stopping ends a fit."""
+
+
+class Progress(NamedTuple):
+    """One iteration of a fit, as given to callbacks and kept in the trace.
+
+    Attributes
+    ----------
+    init, iteration : which restart (from 0) and which of its iterations (from 1)
+    objective : L-BFGS: its value; SGD: the value met on the way, before each step
+    validation : mean held-out loss under early stopping, else NaN
+    seconds : since the fit began
+    """
+
+    init: int
+    iteration: int
+    objective: float
+    validation: float
+    seconds: float
+
+
+Callback = Callable[[Progress], Any]
+
+
+@dataclass(frozen=True)
+class Training:
+    """One restart of a solver, and of several the best.
+
+    Attributes
+    ----------
+    theta : (size,) parameters
+    objective : its exact value at theta, over the dyads trained on
+    validation : mean held-out loss at theta under early stopping, else NaN
+    solver : the name of the solver that ran
+    n_iter, converged : iterations, and whether the tolerance was reached (or the held-out loss stopped falling)
+    diverged : why the objective stopped being finite, or None; theta is then the last finite state
+    """
+
+    theta: Array
+    objective: float
+    validation: float
+    solver: str
+    n_iter: int
+    converged: bool
+    diverged: str | None
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """Restarts are compared by this: the least is the best."""
+        return self.diverged is not None, self.objective if math.isnan(self.validation) else self.validation
+
+
+def pick_solver(name: str, objective: Objective, n_dyads: int) -> str:
+    """Resolve ``"auto"`` and check that the solver fits the loss."""
+    if name == "auto":
+        return "lbfgs" if n_dyads <= FULL_BATCH_DYADS and objective.loss.smooth else "sgd"
+    if name not in SOLVERS:
+        raise unknown_name("solver", name, [*SOLVERS, "auto"])
+    if SOLVERS[name].needs_smooth and not objective.loss.smooth:
+        fitting = [other for other, solver in SOLVERS.items() if not solver.needs_smooth]
+        raise InputError(
+            f"solver={name!r} needs a smooth loss, and {objective.loss!r} is not: use solver={fitting[0]!r}, or a "
+            "loss with delta > 0."
+        )
+    return name
+
+
+def train(
+    objective: Objective,
+    dyads: Dyads,
+    *,
+    solver: str = "auto",
+    options: Options | None = None,
+    n_init: int = 1,
+    validation_fraction: float | None = None,
+    start: Callable[[Array], Array] | None = None,
+    n_jobs: int | None = 1,
+    callback: Callback | None = None,
+) -> tuple[Training, list[Progress]]:
+    """Minimise the objective from `n_init` random starts; returns the best of them and the trace of all.
+
+    With `validation_fraction`, that share of the dyads is held out, and each restart keeps its iterate of least
+    held-out loss. `start` may alter the initial theta of the first restart.
+    """
+    options = options or Options()
+    solver = pick_solver(solver, objective, len(dyads))
+    kept, held = dyads, None
+    if validation_fraction is not None:
+        kept, held = dyads.hold_out(validation_fraction, np.random.default_rng([options.seed]))
+    trace: list[Progress] = []
+    runs = []
+    with Host(objective, kept, n_jobs) as problem:
+        began = time.perf_counter()
+        for init in range(n_init):
+            rng = np.random.default_rng([options.seed, init])
+            theta = objective.layout.initial(rng, dyads.label_counts)
+            if start is not None and init == 0:
+                theta = start(theta)
+            watch = _Watch(problem, held, init, began, trace, callback)
+            seeded = options._replace(seed=int(rng.integers(2**31)))
+            solution = SOLVERS[solver].minimise(problem, theta, seeded, watch)
+            best = solution.theta if watch.best is None else watch.best
+            runs.append(
+                Training(
+                    best, problem.value(best), watch.validation,
+                    solver, solution.n_iter, solution.converged, solution.diverged,
+                )  # fmt: skip
+            )
+    return min(runs, key=lambda run: run.rank), trace
+
+
+class _Watch:
+    """The monitor of one restart: keeps the trace, tells the callback, and stops early."""
+
+    def __init__(
+        self,
+        problem: Host,
+        held: Dyads | None,
+        init: int,
+        began: float,
+        trace: list[Progress],
+        callback: Callback | None,
+    ) -> None:
+        self.problem, self.held, self.init, self.began = problem, held, init, began
+        self.trace, self.callback = trace, callback
+        self.best: Array | None = None
+        self.validation = math.nan
+        self.since_best = 0
+
+    def __call__(self, iteration: int, value: float, theta: Array) -> bool:
+        validation = math.nan
+        if self.held is not None:
+            validation = self.problem.loss(theta, self.held) / self.held.total_weight
+            if self.best is None or validation < self.validation:
+                self.best, self.validation, self.since_best = theta.copy(), validation, 0
+            else:
+                self.since_best += 1
+        progress = Progress(self.init, iteration, value, validation, time.perf_counter() - self.began)
+        self.trace.append(progress)
+        stop = self.callback is not None and self.callback(progress) is True
+        return stop or self.since_best >= PATIENCE
