@@ -14,7 +14,7 @@ _HOME = {
     "errors": "dyads.errors",
 }
 
-__all__ = [*_HOME, "__version__"]  # noqa: PLE0604
+__all__ = [*_HOME, "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -103,9 +103,10 @@ def _codes(y: Any, classes: Any) -> Array:
     codes = np.searchsorted(classes, y).clip(0, len(classes) - 1)
     strange = classes[codes] != y
     if strange.any():
+        first = y[strange].tolist()[0]
         raise InputError(
-            f"The label {y[strange][0]!r} is not among the classes {classes.tolist()}: expected labels seen in "
-            "training, of the same type. Drop these dyads."
+            f"The label {first!r} is not among the classes {classes.tolist()}: expected labels seen in training, of the "
+            "same type. Drop these dyads."
         )
     return codes
 

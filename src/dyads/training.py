@@ -122,12 +122,8 @@ def train(
             seeded = options._replace(seed=int(rng.integers(2**31)))
             solution = SOLVERS[solver].minimise(problem, theta, seeded, watch)
             best = solution.theta if watch.best is None else watch.best
-            runs.append(
-                Training(
-                    best, problem.value(best), watch.validation,
-                    solver, solution.n_iter, solution.converged, solution.diverged,
-                )  # fmt: skip
-            )
+            ended = solution.n_iter, solution.converged, solution.diverged
+            runs.append(Training(best, problem.value(best), watch.validation, solver, *ended))
     return min(runs, key=lambda run: run.rank), trace
 
 

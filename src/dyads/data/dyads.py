@@ -11,13 +11,12 @@ from dyads.errors import InputError
 Floats = npt.NDArray[np.float64]
 
 
-def narrow(codes: npt.NDArray[np.integer], n: int) -> Codes:
+def narrow(codes: Codes, n: int) -> Codes:
     """Hold codes below `n` in 32 bits when they fit, in 64 otherwise."""
     dtype = np.int32 if n <= np.iinfo(np.int32).max else np.int64
     if codes.size and not 0 <= int(codes.min()) <= int(codes.max()) < n:
         raise InputError(f"Integer codes run from {codes.min()} to {codes.max()}: expected 0 to {n - 1}.")
-    narrowed: Codes = np.ascontiguousarray(codes, dtype=dtype)
-    return narrowed
+    return np.ascontiguousarray(codes, dtype=dtype)
 
 
 @dataclass(frozen=True)

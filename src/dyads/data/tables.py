@@ -117,7 +117,9 @@ def _arrow(values: Any, name: str) -> pa.Array:
             raise InputError(f"{_capital(name)} holds complex data not supported as an id or a label: expected real.")
         return pa.array(array)
     except (pa.ArrowException, TypeError, OverflowError) as error:
-        raise InputError(f"{_capital(name)} cannot be read as one type of value ({error}). Convert it first.") from error
+        raise InputError(
+            f"{_capital(name)} cannot be read as one type of value ({error}). Convert it first."
+        ) from error
 
 
 def _of_objects(values: Sequence[Any], name: str) -> pa.Array:
@@ -133,7 +135,10 @@ def _of_objects(values: Sequence[Any], name: str) -> pa.Array:
         )
     if "UUID" in example:
         return pa.array([None if _missing(value) else value.bytes for value in values])
-    return pa.array(values, from_pandas=True)
+    try:
+        return pa.array(values, from_pandas=True)
+    except OverflowError:
+        return pa.array(values, type=pa.uint64())
 
 
 def _missing(value: Any) -> bool:

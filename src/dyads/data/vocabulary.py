@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from dyads.errors import DtypeError
 
-Codes = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+Codes = npt.NDArray[np.integer]
 
 UNKNOWN = -1
 """The code of an id that is not in the vocabulary; what becomes of it is the caller's explicit policy."""
@@ -54,7 +54,8 @@ class Vocabulary:
 def _align(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Bring integers of another sign or timestamps of another unit to `kind`; what does not fit it becomes null."""
     if pa.types.is_integer(column.type) and pa.types.is_integer(kind):
-        beyond = pc.less(column, 0) if kind == pa.uint64() else pc.greater(column, np.iinfo(np.int64).max)
+        last = pa.scalar(np.iinfo(np.int64).max, pa.uint64())
+        beyond = pc.less(column, 0) if kind == pa.uint64() else pc.greater(column, last)
         return pc.if_else(beyond, None, column).cast(kind)
     if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(kind) and column.type.tz == kind.tz:
         aligned = column.cast(kind, safe=False)

@@ -38,7 +38,7 @@ MAX_GROUPS = 32
 SHARED_BATCH = 64
 """Dyads after which SGD moves the shared block."""
 
-ACCUMULATOR_START = 1e-2
+ACCUMULATOR_START = 0.1
 """Where AdaGrad's sums of squared gradients start: bounds the first steps of a rarely seen entity."""
 
 
@@ -196,7 +196,9 @@ class Host:
         weight = _weight(dyads, theta.dtype)
 
         def part(bounds: tuple[int, int]) -> float:
-            return loss_pass(*specs, *blocks, dyads.row, dyads.col, dyads.label, weight, *bounds, *_scores(specs[0], theta))  # type: ignore[no-any-return]
+            return loss_pass(
+                *specs, *blocks, dyads.row, dyads.col, dyads.label, weight, *bounds, *_scores(specs[0], theta)
+            )  # type: ignore[no-any-return]
 
         return sum(self.threads.map(part, _even_tasks(len(dyads))))
 
@@ -219,12 +221,32 @@ class Host:
 
         def rows(task: int) -> float:
             return row_pass(  # type: ignore[no-any-return]
-                *specs, *blocks, by_row.row_start, dyads.col, dyads.label, weight, *tasks[task], kept, *_scores(specs[0], theta), out.row, shared[task]
+                *specs,
+                *blocks,
+                by_row.row_start,
+                dyads.col,
+                dyads.label,
+                weight,
+                *tasks[task],
+                kept,
+                *_scores(specs[0], theta),
+                out.row,
+                shared[task],
             )
 
         def cols(bounds: tuple[int, int]) -> None:
             col_pass(
-                *specs, *blocks, by_row.col_start, by_row.col_order, dyads.row, dyads.label, weight, *bounds, kept, *_scores(specs[0], theta), out.col
+                *specs,
+                *blocks,
+                by_row.col_start,
+                by_row.col_order,
+                dyads.row,
+                dyads.label,
+                weight,
+                *bounds,
+                kept,
+                *_scores(specs[0], theta),
+                out.col,
             )
 
         value = sum(self.threads.map(rows, range(len(tasks))))
@@ -288,9 +310,11 @@ class Host:
     @cached_property
     def _sgd_constants(self) -> tuple[Array, ...]:
         penalty, dyads = self.objective.penalty, self.dyads
+        # An entity whose dyads are all held out is never visited.
+        row_counts, col_counts = (np.where(n > 0, n, np.inf) for n in (dyads.row_counts, dyads.col_counts))
         arrays = (
-            penalty.row_scale / dyads.row_counts,
-            penalty.col_scale / dyads.col_counts,
+            penalty.row_scale / row_counts,
+            penalty.col_scale / col_counts,
             penalty.row_strength,
             penalty.col_strength,
         )

@@ -1,1 +1,1 @@
-"""Pure mathematics: what is modelled and what is minimised. Imports no compiler, no estimator framework, no dataframe."""
+"""Pure mathematics: what is modelled and what is minimised. It imports no numba, scikit-learn or dataframe."""

@@ -42,9 +42,17 @@ class Loss(Protocol):
 class Log(NamedTuple):
     """The negative conditional log-likelihood, -log p_label; proper. Section 3.4."""
 
-    ordered = False
-    smooth = True
-    decision = "median"
+    @property
+    def ordered(self) -> bool:
+        return False
+
+    @property
+    def smooth(self) -> bool:
+        return True
+
+    @property
+    def decision(self) -> str:
+        return "median"
 
     def bind(self, values: Array) -> "Log":
         return self
@@ -58,9 +66,17 @@ class Log(NamedTuple):
 class Brier(NamedTuple):
     """The squared loss over the label's indicator, sum_y (p_y - [y = label])^2; proper. Section 3.4."""
 
-    ordered = False
-    smooth = True
-    decision = "median"
+    @property
+    def ordered(self) -> bool:
+        return False
+
+    @property
+    def smooth(self) -> bool:
+        return True
+
+    @property
+    def decision(self) -> str:
+        return "median"
 
     def bind(self, values: Array) -> "Brier":
         return self
@@ -84,9 +100,17 @@ class Squared(NamedTuple):
 
     values: Any = None
 
-    ordered = True
-    smooth = True
-    decision = "mean"
+    @property
+    def ordered(self) -> bool:
+        return True
+
+    @property
+    def smooth(self) -> bool:
+        return True
+
+    @property
+    def decision(self) -> str:
+        return "mean"
 
     def bind(self, values: Array) -> "Squared":
         return Squared(values)
@@ -111,8 +135,13 @@ class Absolute(NamedTuple):
     delta: float = 0.1
     values: Any = None
 
-    ordered = True
-    decision = "mean"
+    @property
+    def ordered(self) -> bool:
+        return True
+
+    @property
+    def decision(self) -> str:
+        return "mean"
 
     @property
     def smooth(self) -> bool:

@@ -35,7 +35,9 @@ class L2:
     col_scale: Array
 
     @classmethod
-    def of(cls, layout: Layout, strengths: dict[str, float], scaling: str, row_counts: Array, col_counts: Array) -> "L2":
+    def of(
+        cls, layout: Layout, strengths: dict[str, float], scaling: str, row_counts: Array, col_counts: Array
+    ) -> "L2":
         """Build the penalty from the strength of each named part of the row and column blocks."""
         if scaling not in SCALINGS:
             raise unknown_name("l2_scaling", scaling, SCALINGS)

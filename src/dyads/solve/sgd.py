@@ -16,6 +16,10 @@ RETRIES = 5
 """How often the solver's own rate is quartered, from the last finite state, before it gives up."""
 
 
+PATIENCE = 3
+"""Epochs in a row that must fail to lower the objective by the tolerance: its values fluctuate."""
+
+
 class Problem(Protocol):
     def sgd_state(self, theta: Array) -> Array: ...
     def epoch(self, state: Array, rate: float, seed: int, number: int) -> float: ...
@@ -26,15 +30,15 @@ class SGD:
 
     needs_smooth = False
     max_iter = 100
-    tol = 5e-4
+    tol = 1e-3
 
     def minimise(self, problem: Problem, theta: Array, options: Options, monitor: Monitor) -> Solution:
         max_iter = self.max_iter if options.max_iter is None else options.max_iter
         tol = self.tol if options.tol is None else options.tol
         rate = RATE if options.learning_rate is None else options.learning_rate
         retries = RETRIES if options.learning_rate is None else 0
-        state, previous = problem.sgd_state(theta), math.inf
-        n_iter = 0
+        state, best = problem.sgd_state(theta), math.inf
+        n_iter = stalled = 0
         while n_iter < max_iter:
             last_finite = state.copy()
             value = problem.epoch(state, rate, options.seed, n_iter)
@@ -46,7 +50,10 @@ class SGD:
                 reason = f"in SGD epoch {n_iter + 1} with learning_rate={rate:g}; lower it, or raise l2"
                 return Solution(state[0], n_iter, False, reason)
             n_iter += 1
-            if monitor(n_iter, value, state[0]) or previous - value < tol * abs(value):
+            if best - value > tol * abs(value):
+                best, stalled = value, 0
+            else:
+                stalled += 1
+            if monitor(n_iter, value, state[0]) or stalled == PATIENCE:
                 return Solution(state[0], n_iter, True)
-            previous = value
         return Solution(state[0], n_iter, False)

@@ -1,0 +1,42 @@
+# Two commands do everything on a machine with python3 >= 3.11 and make: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+# Real data for benchmarks, where it lies beside the checkout.
+export DYADS_DATA ?= $(wildcard $(CURDIR)/../shared/data)
+
+.PHONY: demo test lint types contracts check bench clean
+
+demo: $(VENV)/.installed
+	$(BIN)/dyads demo
+
+test: $(VENV)/.installed
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.installed
+	$(BIN)/mypy
+
+contracts: $(VENV)/.installed
+	$(BIN)/lint-imports
+
+check: test lint types contracts
+
+# Speed, memory and accuracy on real data: some minutes, and no test depends on it.
+bench: $(VENV)/.installed
+	$(BIN)/python benchmarks/core.py
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("dyads needs python3 >= 3.11, this is " + sys.version) if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[plot,dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache dyads-demo.png
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

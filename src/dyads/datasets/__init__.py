@@ -1,0 +1,1 @@
+"""Data to learn from: made here from known probabilities."""

@@ -1,0 +1,191 @@
+"""Laws of the sums over dyads: value, gradient, symmetries, threads; compiled and interpreted."""
+
+import math
+
+import numpy as np
+import pytest
+
+from dyads.data.dyads import Dyads
+from dyads.engine import host
+from dyads.engine.host import Host, scores
+from dyads.model.loss import Log, link
+from dyads.model.parameters import Layout
+from dyads.model.structure import Bilinear
+from problems import LOSSES, STRUCTURES, central_difference, make_dyads, make_objective, relative_error
+
+ALL = [(structure, loss) for structure in STRUCTURES for loss in LOSSES]
+
+
+def random_theta(objective, seed=0):
+    return np.random.default_rng(seed).normal(scale=0.5, size=objective.layout.size)
+
+
+@pytest.mark.parametrize(("structure", "loss"), ALL, ids=repr)
+@pytest.mark.parametrize("scaling", ["none", "inverse_sqrt", "count"])
+def test_gradient_matches_central_differences(structure, loss, scaling):
+    dyads = make_dyads(weighted=True)
+    objective = make_objective(structure, loss, dyads, scaling)
+    theta = random_theta(objective)
+    with Host(objective, dyads) as problem:
+        value, gradient = problem.value_and_gradient(theta)
+        assert value == pytest.approx(problem.value(theta), rel=1e-12)
+        expected = central_difference(lambda point: problem.value_and_gradient(point)[0], theta)
+    assert relative_error(gradient, expected) < 1e-6
+
+
+@pytest.mark.parametrize(("structure", "loss"), ALL, ids=repr)
+def test_compiled_equals_interpreted(structure, loss, monkeypatch):
+    dyads = make_dyads(weighted=True)
+    objective = make_objective(structure, loss, dyads)
+    theta = random_theta(objective)
+
+    def everything():
+        with Host(objective, dyads) as problem:
+            value, gradient = problem.value_and_gradient(theta)
+            state = problem.sgd_state(theta)
+            met = problem.epoch(state, 0.1, 3, 0)
+        return value, gradient, met, state, scores(objective.layout, theta, dyads.row, dyads.col)
+
+    compiled = everything()
+    for name in ("row_pass", "col_pass", "loss_pass", "score_pass", "sgd_pass"):
+        monkeypatch.setattr(host, name, getattr(host, name).py_func)
+    for fast, plain in zip(compiled, everything(), strict=True):
+        np.testing.assert_allclose(fast, plain, rtol=2e-4 if np.asarray(fast).dtype == np.float32 else 1e-5, atol=1e-5)
+    np.testing.assert_allclose(compiled[1], everything()[1], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=repr)
+def test_recomputed_score_gradients_equal_stored_ones(loss, monkeypatch):
+    dyads = make_dyads(weighted=True)
+    objective = make_objective(STRUCTURES[0], loss, dyads)
+    theta = random_theta(objective)
+    with Host(objective, dyads) as problem:
+        stored = problem.value_and_gradient(theta)
+        monkeypatch.setattr(host, "STORED_GRADIENT_BYTES", 0)
+        again = problem.value_and_gradient(theta)
+    assert again[0] == stored[0]
+    np.testing.assert_allclose(again[1], stored[1], rtol=1e-12)
+
+
+@pytest.mark.parametrize(("structure", "loss"), ALL, ids=repr)
+@pytest.mark.parametrize("scaling", ["none", "inverse_sqrt", "count"])
+def test_weights_act_as_repetition(structure, loss, scaling):
+    dyads = make_dyads()
+    times = np.random.default_rng(0).integers(1, 4, len(dyads))
+    weighted = Dyads(dyads.row, dyads.col, dyads.label, times.astype(float), dyads.n_rows, dyads.n_cols, dyads.n_labels)
+    repeated = dyads.take(np.repeat(np.arange(len(dyads)), times))
+    theta = random_theta(make_objective(structure, loss, dyads))
+    found = []
+    for data in (weighted, repeated):
+        with Host(make_objective(structure, loss, data, scaling), data) as problem:
+            found.append(problem.value_and_gradient(theta))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-12)
+    np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
+@pytest.mark.parametrize("loss", LOSSES, ids=repr)
+def test_permuting_labels_permutes_value_and_gradient(structure, loss):
+    dyads = make_dyads()
+    order = np.array([2, 0, 3, 1])
+    place = np.argsort(order)
+    objective = make_objective(structure, loss, dyads)
+    theta = random_theta(objective)
+    base = structure.base if structure.base == structure.n_labels else int(place[structure.base])
+    free = np.delete(np.arange(4), structure.base) if structure.base < 4 else np.arange(4)
+    free_order = [list(free).index(y) for y in order if y in free]
+    relabelled = Dyads(dyads.row, dyads.col, place[dyads.label], None, dyads.n_rows, dyads.n_cols, 4)
+    renamed = loss._replace(values=loss.values[order]) if hasattr(loss, "values") else loss
+    permuted = make_objective(structure._replace(base=base), renamed, relabelled)
+
+    def permute(vector):
+        out = np.empty_like(vector)
+        old, new = objective.layout.named(vector), permuted.layout.named(out)
+        for name in old:
+            axis = 0 if name == "label_bias" else 1
+            new[name][:] = old[name] if old[name].shape[axis] == 0 else np.take(old[name], free_order, axis=axis)
+        return out
+
+    with Host(objective, dyads) as one, Host(permuted, relabelled) as other:
+        value, gradient = one.value_and_gradient(theta)
+        value_permuted, gradient_permuted = other.value_and_gradient(permute(theta))
+    assert value_permuted == pytest.approx(value, rel=1e-12)
+    np.testing.assert_allclose(gradient_permuted, permute(gradient), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("structure", "loss"), ALL, ids=repr)
+def test_swapping_rows_with_columns_swaps_value_and_gradient(structure, loss):
+    dyads = make_dyads(weighted=True)
+    swapped = Dyads(dyads.col, dyads.row, dyads.label, dyads.weight, dyads.n_cols, dyads.n_rows, dyads.n_labels)
+    objective = make_objective(structure, loss, dyads, "inverse_sqrt", (0.7, 0.4, 0.9))
+    mirrored = make_objective(structure, loss, swapped, "inverse_sqrt", (0.7, 0.9, 0.4))
+    theta = random_theta(objective)
+
+    def swap(vector):
+        row, col, shared = objective.layout.blocks(vector)
+        return np.concatenate([col.ravel(), row.ravel(), shared])
+
+    with Host(objective, dyads) as one, Host(mirrored, swapped) as other:
+        value, gradient = one.value_and_gradient(theta)
+        value_swapped, gradient_swapped = other.value_and_gradient(swap(theta))
+    assert value_swapped == pytest.approx(value, rel=1e-12)
+    np.testing.assert_allclose(gradient_swapped, swap(gradient), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_any_number_of_threads_gives_the_same_bits(weighted, monkeypatch):
+    monkeypatch.setattr(host, "CHUNK", 64)
+    monkeypatch.setattr(host, "CELL", 64)
+    dyads = make_dyads(n=5000, n_rows=90, n_cols=70, weighted=weighted)
+    objective = make_objective(Bilinear(4, 4, True, 3), Log(), dyads)
+    theta = random_theta(objective)
+    found = []
+    for n_jobs in (1, 2, 3):
+        with Host(objective, dyads, n_jobs) as problem:
+            state = problem.sgd_state(theta)
+            met = [problem.epoch(state, 0.2, 7, number) for number in range(3)]
+            value, gradient = problem.value_and_gradient(theta)
+        found.append((value, gradient.tobytes(), met, state.tobytes()))
+    assert found[0] == found[1] == found[2]
+
+
+def test_an_epoch_visits_every_dyad_once(monkeypatch):
+    """With rate zero nothing moves, so the objective met on the way is the objective."""
+    monkeypatch.setattr(host, "CELL", 50)
+    dyads = make_dyads(n=4000, n_rows=60, n_cols=50, weighted=True)
+    objective = make_objective(Bilinear(4, 0, True, 2), Log(), dyads, "count")
+    with Host(objective, dyads) as problem:
+        assert problem._cells.n_groups > 3
+        state = problem.sgd_state(random_theta(objective))
+        before = state[0].copy()
+        met = problem.epoch(state, 0.0, 0, 0)
+        assert met == pytest.approx(problem.value(before.astype(float)), rel=1e-5)
+    assert (state[0] == before).all()
+
+
+@pytest.mark.parametrize("scaling", ["none", "inverse_sqrt", "count"])
+def test_sgd_gradients_sum_to_that_of_the_objective(scaling, monkeypatch):
+    """At a tiny rate with huge accumulators AdaGrad is plain descent, and an epoch is one step down the gradient."""
+    monkeypatch.setattr(host, "ACCUMULATOR_START", 1e12)
+    monkeypatch.setattr(host, "SHARED_BATCH", 1)
+    dyads = make_dyads(n=300, weighted=True)
+    objective = make_objective(Bilinear(4, 4, True, 3), Log(), dyads, scaling)
+    theta = random_theta(objective)
+    with Host(objective, dyads) as problem:
+        state = problem.sgd_state(theta)
+        rate = 1e-3 * math.sqrt(1e12)
+        problem.epoch(state, rate, 0, 0)
+        _, gradient = problem.value_and_gradient(theta)
+    moved = (theta - state[0]) / 1e-3
+    assert np.linalg.norm(moved - gradient) < 0.05 * np.linalg.norm(gradient)
+
+
+def test_unknown_entities_score_as_zero_blocks():
+    layout = Layout(Bilinear(3, 3, True, 2), 4, 5)
+    theta = np.random.default_rng(0).normal(size=layout.size)
+    named = layout.named(theta)
+    found = scores(layout, theta, np.array([-1, -1, 2]), np.array([-1, 3, -1]))
+    np.testing.assert_allclose(found[0], named["label_bias"])
+    np.testing.assert_allclose(found[1], named["label_bias"] + named["col_bias"][3])
+    np.testing.assert_allclose(found[2], named["label_bias"] + named["row_bias"][2])
+    np.testing.assert_allclose(link(found).sum(axis=1), 1)

@@ -1,0 +1,152 @@
+"""Laws of the kernels, run as plain Python."""
+
+import numpy as np
+import pytest
+
+from dyads.model import loss as loss_module
+from dyads.model import structure as structure_module
+from dyads.model.loss import evaluate, link
+from dyads.model.parameters import Layout
+from dyads.model.structure import pull_col, pull_row, pull_shared, score
+from problems import LOSS_CASES, LOSSES, N_LABELS, STRUCTURE_CASES, STRUCTURES, central_difference
+
+
+def test_every_registered_part_has_a_case_here():
+    assert STRUCTURE_CASES.keys() == structure_module.STRUCTURES.keys()
+    assert LOSS_CASES.keys() == loss_module.LOSSES.keys()
+    for registry, cases in ((structure_module.STRUCTURES, STRUCTURE_CASES), (loss_module.LOSSES, LOSS_CASES)):
+        for name, kind in registry.items():
+            assert all(type(case) is kind for case in cases[name])
+
+
+def test_part_names_are_unique():
+    """Numba takes two named tuples of one name for each other."""
+    names = [kind.__name__ for kind in (*structure_module.STRUCTURES.values(), *loss_module.LOSSES.values())]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=repr)
+@pytest.mark.parametrize("scale", [0.1, 1.0, 5.0])
+def test_loss_derivative_matches_central_differences(loss, scale):
+    rng = np.random.default_rng(0)
+    for label in range(N_LABELS):
+        s, g = rng.normal(scale=scale, size=N_LABELS), np.empty(N_LABELS)
+        evaluate(loss, label, s, g)
+        expected = central_difference(lambda point, label=label: evaluate(loss, label, point, np.empty(N_LABELS)), s)
+        np.testing.assert_allclose(g, expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=repr)
+def test_loss_is_finite_and_nonnegative_for_huge_scores(loss):
+    s, g = np.array([1e300, -1e300, 0.0, 700.0]), np.empty(4)
+    for label in range(4):
+        value = evaluate(loss, label, s, g)
+        assert value >= 0
+        assert np.isfinite(g).all()
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=repr)
+def test_loss_vanishes_only_at_certainty_of_the_label(loss):
+    g = np.empty(N_LABELS)
+    for label in range(N_LABELS):
+        certain = np.full(N_LABELS, -50.0)
+        certain[label] = 50.0
+        assert evaluate(loss, label, certain, g) == pytest.approx(0, abs=1e-12)
+        assert evaluate(loss, (label + 1) % N_LABELS, certain, g) > 0.5
+
+
+@pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
+def test_pulls_match_central_differences_of_the_score(structure):
+    rng = np.random.default_rng(1)
+    a, b, h = (rng.normal(size=size) for size in Layout(structure, 1, 1).sizes)
+    g = rng.normal(size=N_LABELS)
+
+    def weighted_score(a, b, h):
+        s = np.zeros(N_LABELS)
+        score(structure, a, b, h, s)
+        return s @ g
+
+    for pull, index in ((pull_row, 0), (pull_col, 1), (pull_shared, 2)):
+        blocks = [a, b, h]
+        found = np.zeros_like(blocks[index])
+        pull(structure, a, b, h, g, found)
+
+        def along(point, index=index, blocks=blocks):
+            return weighted_score(*(point if i == index else block for i, block in enumerate(blocks)))
+
+        np.testing.assert_allclose(found, central_difference(along, blocks[index]), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
+def test_kernels_add_to_what_is_there(structure):
+    rng = np.random.default_rng(2)
+    a, b, h = (rng.normal(size=size) for size in Layout(structure, 1, 1).sizes)
+    g = rng.normal(size=N_LABELS)
+    once, twice = np.zeros(N_LABELS), np.zeros(N_LABELS)
+    score(structure, a, b, h, once)
+    score(structure, a, b, h, twice)
+    score(structure, a, b, h, twice)
+    np.testing.assert_allclose(twice, 2 * once)
+    out = np.ones_like(a)
+    pull_row(structure, a, b, h, np.zeros_like(g), out)
+    assert (out == 1).all()
+
+
+@pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
+def test_the_base_keeps_score_zero(structure):
+    rng = np.random.default_rng(3)
+    s = np.zeros(N_LABELS)
+    score(structure, *(rng.normal(size=size) for size in Layout(structure, 1, 1).sizes), s)
+    assert [y for y in range(N_LABELS) if s[y] == 0] == ([structure.base] if structure.base < N_LABELS else [])
+
+
+def test_rank_zero_is_the_sum_of_biases():
+    structure = structure_module.Bilinear(3, 3, True, 0)
+    s = np.zeros(3)
+    score(structure, np.array([1.0, 2, 3]), np.array([10.0, 20, 30]), np.array([100.0, 200, 300]), s)
+    assert s.tolist() == [111, 222, 333]
+
+
+def test_float32_stays_float32():
+    structure = STRUCTURES[0]
+    a, b, h = (np.ones(size, np.float32) for size in Layout(structure, 1, 1).sizes)
+    s = np.zeros(N_LABELS, np.float32)
+    score(structure, a, b, h, s)
+    assert s.dtype == np.float32
+    assert link(s[None]).dtype == np.float64
+
+
+def test_absolute_loss_is_within_delta_of_the_absolute_error():
+    values = np.array([1.0, 2.0, 3.0])
+    loss = loss_module.Absolute(0.1).bind(values)
+    for s in np.random.default_rng(0).normal(scale=2, size=(20, 3)):
+        error = abs(link(s[None])[0] @ values - 2.0)
+        assert error - 0.1 <= evaluate(loss, 1, s, np.empty(3)) <= error
+
+
+def test_layout_names_cover_theta_once():
+    layout = Layout(STRUCTURES[1], 6, 4)
+    theta = np.arange(float(layout.size))
+    parts = layout.named(theta)
+    assert parts["row_factors"].shape == (6, 3, 3)
+    assert parts["col_bias"].shape == (4, 3)
+    assert sorted(np.concatenate([part.ravel() for part in parts.values()])) == theta.tolist()
+    parts["col_factors"][2, 1, 0] = -1
+    assert (theta == -1).sum() == 1, "named parts are views"
+
+
+@pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
+def test_centring_changes_no_probability_and_makes_mean_biases_zero(structure):
+    layout = Layout(structure, 6, 4)
+    rng = np.random.default_rng(4)
+    theta, row_counts, col_counts = rng.normal(size=layout.size), rng.uniform(1, 5, 6), rng.uniform(1, 5, 4)
+    centred = layout.centre(theta, row_counts, col_counts)
+    for r in range(6):
+        for c in range(4):
+            before, after = np.zeros(N_LABELS), np.zeros(N_LABELS)
+            for point, out in ((theta, before), (centred, after)):
+                blocks = layout.blocks(point)
+                score(structure, blocks.row[r], blocks.col[c], blocks.shared, out)
+            np.testing.assert_allclose(link(after[None]), link(before[None]), atol=1e-12)
+    if structure.bias:
+        assert np.abs(row_counts @ layout.named(centred)["row_bias"]).max() < 1e-12

@@ -1,0 +1,148 @@
+"""The model file: what was saved comes back, and what is damaged does not."""
+
+import json
+import os
+import zipfile
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dyads
+from dyads import LFLClassifier, LFLOrdinal
+from dyads.datasets.synthetic import make_store
+from dyads.errors import ModelFileError
+
+
+@pytest.fixture(scope="module")
+def store():
+    data, _ = make_store(n_shoppers=40, n_products=30).split(0.8)
+    return data
+
+
+@pytest.fixture(scope="module")
+def model(store):
+    return LFLClassifier(rank=2, l2=1.0, random_state=0).fit(store.X, store.y)
+
+
+@pytest.fixture
+def path(model, tmp_path):
+    model.save(tmp_path / "model.dyads")
+    return tmp_path / "model.dyads"
+
+
+def test_a_saved_model_predicts_the_same(model, path, store):
+    again = dyads.load(path)
+    assert type(again) is LFLClassifier
+    assert again.get_params() == model.get_params()
+    np.testing.assert_array_equal(again.predict_proba(store.X), model.predict_proba(store.X))
+    np.testing.assert_array_equal(again.predict(store.X), model.predict(store.X))
+    for name in ("n_iter_", "converged_", "objective_", "solver_", "n_parameters_", "n_features_in_"):
+        assert getattr(again, name) == getattr(model, name)
+    assert again.trace_["objective"] == model.trace_["objective"]
+    again.save(path)
+    np.testing.assert_array_equal(dyads.load(path).row_factors_, model.row_factors_)
+
+
+@pytest.mark.parametrize(
+    ("ids", "labels"),
+    [
+        (pd.to_datetime(["2020-01-01", "2020-01-02", "2020-01-03", "2020-01-04"]), [0.5, 1.5, 0.5, 2.0]),
+        ([b"a", b"b", b"c", b"d"], [True, False, True, False]),
+        ([2**63, 5, 6, 7], [3, 1, 2, 2]),
+    ],
+    ids=["dates", "bytes", "integers"],
+)
+def test_ids_and_labels_of_any_type_come_back(ids, labels, tmp_path):
+    X = {"when": ids, "what": ["x", "y", "x", "y"]}
+    model = LFLOrdinal(rank=1, loss=dyads.Absolute(0.2), random_state=np.random.RandomState(0)).fit(X, labels)
+    model.save(tmp_path / "m")
+    again = dyads.load(tmp_path / "m")
+    assert again.classes_.dtype == model.classes_.dtype
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    np.testing.assert_array_equal(again.predict_mean(X), model.predict_mean(X))
+    assert again.loss == model.loss
+
+
+def test_the_file_is_a_stored_zip_with_aligned_parts_and_no_pickle(path):
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+        assert all(info.compress_type == zipfile.ZIP_STORED for info in archive.infolist())
+        manifest = json.loads(archive.read("manifest.json"))
+        content = path.read_bytes()
+        for name in names:
+            assert content.index(archive.read(name)) % 64 == 0
+    assert set(names) == {"manifest.json", *manifest["sha256"]}
+    assert manifest["version"] == [1, 0]
+    assert manifest["library"] == dyads.__version__
+    assert manifest["labels"]["order"] == ["bought", "returned", "viewed"]
+    assert b"numpy.core" not in content
+    assert b"sklearn" not in content
+
+
+def test_a_flipped_byte_anywhere_in_a_part_is_noticed(path):
+    content = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        places = [content.index(archive.read(name)) + len(archive.read(name)) // 2 for name in archive.namelist()]
+    for place in places:
+        damaged = bytearray(content)
+        damaged[place] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(ModelFileError, match="damaged"):
+            dyads.load(path)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 0.999])
+def test_a_cut_file_is_noticed(path, share):
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(ModelFileError, match="no dyads model, or is damaged"):
+        dyads.load(path)
+
+
+def test_a_newer_major_format_is_refused(path):
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    manifest = json.loads(parts["manifest.json"])
+    for version, readable in (([1, 9], True), ([2, 0], False)):
+        parts["manifest.json"] = json.dumps(manifest | {"version": version}).encode()
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, part in parts.items():
+                archive.writestr(name, part)
+        if readable:
+            dyads.load(path)
+        else:
+            with pytest.raises(ModelFileError, match=r"format 2\.0.*Upgrade"):
+                dyads.load(path)
+
+
+def test_other_files_are_refused(tmp_path):
+    text = tmp_path / "notes.txt"
+    text.write_text("hello")
+    with pytest.raises(ModelFileError, match="no dyads model"):
+        dyads.load(text)
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
+        archive.writestr("manifest.json", "{}")
+    with pytest.raises(ModelFileError, match="no dyads model"):
+        dyads.load(tmp_path / "other.zip")
+    with pytest.raises(FileNotFoundError):
+        dyads.load(tmp_path / "missing")
+
+
+def test_a_failed_save_leaves_the_old_file_and_nothing_else(model, path, monkeypatch):
+    before = path.read_bytes()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        model.save(path)
+    assert path.read_bytes() == before
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_a_loaded_model_can_be_fitted_again(path, store):
+    again = dyads.load(path).set_params(warm_start=True, max_iter=50)
+    again.fit(store.X, store.y)
+    assert again.converged_

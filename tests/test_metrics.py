@@ -1,0 +1,80 @@
+"""Metrics on data whose answer is visible by eye, and against scikit-learn's."""
+
+import numpy as np
+import pytest
+from sklearn import metrics as sk
+
+from dyads import metrics
+from dyads.errors import InputError
+
+CLASSES = np.array(["a", "b", "c"])
+
+
+@pytest.fixture
+def predictions():
+    rng = np.random.default_rng(0)
+    proba = rng.dirichlet([1, 1, 1], size=2000)
+    code = (rng.random((2000, 1)) > proba.cumsum(axis=1)).sum(axis=1)
+    return CLASSES[code], proba, rng.uniform(0.1, 2, 2000)
+
+
+def test_perfect_predictions():
+    y, proba = np.array(["a", "c", "b"]), np.eye(3)[[0, 2, 1]]
+    assert metrics.log_loss(y, proba, CLASSES) == 0
+    assert metrics.brier_score(y, proba, CLASSES) == 0
+    assert metrics.classwise_ece(y, proba, CLASSES) == 0
+    assert metrics.auc(y, proba, CLASSES) == metrics.auc(y, proba, CLASSES, "micro") == 1
+    assert metrics.accuracy(y, y) == 1 - metrics.zero_one_error(y, y) == 1
+
+
+def test_sure_and_wrong_is_finite_but_dear():
+    assert 700 < metrics.log_loss(["b"], [[1.0, 0.0, 0.0]], CLASSES) < np.inf
+    assert metrics.brier_score(["b"], [[1.0, 0.0, 0.0]], CLASSES) == 2
+
+
+def test_agreement_with_scikit_learn(predictions):
+    y, proba, weight = predictions
+    assert metrics.log_loss(y, proba, CLASSES, weight) == pytest.approx(sk.log_loss(y, proba, sample_weight=weight))
+    assert metrics.auc(y, proba, CLASSES) == pytest.approx(sk.roc_auc_score(y, proba, multi_class="ovr"))
+    assert metrics.auc(y, proba, CLASSES, "micro") == pytest.approx(
+        sk.roc_auc_score(y, proba, multi_class="ovr", average="micro")
+    )
+    two = (y == "b").astype(int)
+    p = np.column_stack([1 - proba[:, 1], proba[:, 1]])
+    assert metrics.auc(two, p, [0, 1], sample_weight=weight) == pytest.approx(
+        sk.roc_auc_score(two, p[:, 1], sample_weight=weight)
+    )
+
+
+def test_errors_of_values():
+    assert metrics.mean_absolute_error([1, 2, 3], [1, 3, 5]) == 1
+    assert metrics.root_mean_squared_error([1, 2, 3], [1, 3, 5]) == pytest.approx(np.sqrt(5 / 3))
+    assert metrics.mean_absolute_error([1, 2, 3], [1, 3, 5], [1, 1, 0]) == 0.5
+
+
+def test_calibration_error_tells_calibrated_from_overconfident(predictions):
+    y, proba, weight = predictions
+    sharpened = proba**3 / (proba**3).sum(axis=1, keepdims=True)
+    assert metrics.classwise_ece(y, proba, CLASSES) < 0.04
+    assert metrics.classwise_ece(y, sharpened, CLASSES) > 0.08
+    assert metrics.classwise_ece(y, proba, CLASSES, weight) < 0.05
+
+
+def test_weights_act_as_repetition(predictions):
+    y, proba, _ = predictions
+    times = np.random.default_rng(1).integers(1, 4, len(y))
+    repeated_y, repeated_p = np.repeat(y, times), np.repeat(proba, times, axis=0)
+    for metric in (metrics.log_loss, metrics.brier_score):
+        assert metric(y, proba, CLASSES, sample_weight=times) == pytest.approx(metric(repeated_y, repeated_p, CLASSES))
+
+
+def test_auc_skips_labels_with_one_outcome_and_refuses_none():
+    y, proba = ["a", "b", "a"], [[0.9, 0.1, 0], [0.2, 0.8, 0], [0.7, 0.3, 0]]
+    assert metrics.auc(y, proba, CLASSES) == 1
+    with pytest.raises(InputError, match="two different labels"):
+        metrics.auc(["a", "a"], proba[:2], CLASSES)
+
+
+def test_a_label_that_is_no_class_is_named():
+    with pytest.raises(InputError, match="'z' is not among"):
+        metrics.log_loss(["z"], [[1, 0, 0]], CLASSES)
