@@ -115,23 +115,7 @@ class _LFL(ClassifierMixin, BaseEstimator):
         callback : called with a `dyads.training.Progress` after each iteration; returning True stops the fit.
         """
         self._check_parameters()
-        columns = read_columns(X)
-        names = self._pair_names(columns)
-        classes, label = encode_labels(y)
-        weight = _read_weight(sample_weight)
-        n = len(next(iter(columns.values())))
-        for what, length in (("labels", len(label)), ("weights", n if weight is None else len(weight))):
-            if length != n:
-                raise InputError(f"Got {n} dyads but {length} {what}: expected one for each dyad.")
-        ids = [columns[name] for name in names]
-        if weight is not None and not weight.all():
-            # A dyad of weight zero is no dyad: its ids and its label may be unknown to the model.
-            seen = weight > 0
-            ids, weight = [column.filter(pa.array(seen)) for column in ids], weight[seen]
-            classes, label = encode_labels(classes[label[seen]])
-        (rows, row), (cols, col) = (Vocabulary.of(column, name) for column, name in zip(ids, names, strict=True))
-        dyads = Dyads(row, col, label, weight, len(rows), len(cols), len(classes))
-
+        dyads, classes, rows, cols = self._read(X, y, sample_weight)
         objective = self._objective(dyads, classes)
         pick_solver(self.solver, objective, len(dyads))
         start = None
@@ -153,7 +137,7 @@ class _LFL(ClassifierMixin, BaseEstimator):
         self.fitted_ = Fitted(
             objective.structure, objective.loss, classes, rows, cols, theta, dyads.row_counts, dyads.col_counts
         )
-        self.n_features_in_ = len(columns)
+        self.n_features_in_ = 2
         self.n_iter_ = best.n_iter
         self.converged_ = best.converged
         self.objective_ = best.objective
@@ -171,6 +155,25 @@ class _LFL(ClassifierMixin, BaseEstimator):
                 stacklevel=2,
             )
         return self
+
+    def _read(self, X: Any, y: Any, sample_weight: Any) -> tuple[Dyads, Array, Vocabulary, Vocabulary]:
+        """Turn tables into dyads, classes and vocabularies; the columns are let go before training begins."""
+        columns = read_columns(X)
+        names = self._pair_names(columns)
+        classes, label = encode_labels(y)
+        weight = _read_weight(sample_weight)
+        ids = [columns[name] for name in names]
+        n = len(ids[0])
+        for what, length in (("labels", len(label)), ("weights", n if weight is None else len(weight))):
+            if length != n:
+                raise InputError(f"Got {n} dyads but {length} {what}: expected one for each dyad.")
+        if weight is not None and not weight.all():
+            # A dyad of weight zero is no dyad: its ids and its label may be unknown to the model.
+            seen = weight > 0
+            ids, weight = [column.filter(pa.array(seen)) for column in ids], weight[seen]
+            classes, label = encode_labels(classes[label[seen]])
+        (rows, row), (cols, col) = (Vocabulary.of(column, name) for column, name in zip(ids, names, strict=True))
+        return Dyads(row, col, label, weight, len(rows), len(cols), len(classes)), classes, rows, cols
 
     def _objective(self, dyads: Dyads, classes: Array) -> Objective:
         loss: Any = LOSSES[self.loss]() if isinstance(self.loss, str) else self.loss
@@ -375,11 +378,10 @@ class LFLClassifier(_LFL):
 
     with label, row and column biases and `rank` latent weights per row, column and label, fitted by minimising
 
-        sum_i w_i loss(y_i, p(. | r_i, c_i)) + 1/2 sum_r s_r (l2_row |A_r|^2 + l2_bias |alpha_r|^2) + the same of columns
+        sum_i w_i loss(y_i, p(. | r_i, c_i)) + 1/2 sum_r s_r (l2_row |A_r|^2 + l2_bias |alpha_r|^2) + same of columns
 
     where s_r = 1, n_r^(-1/2) or n_r as `l2_scaling` says, n_r being the summed weight of the row's dyads. The label
-    bias is not penalised. After a fit the biases are centred by counts, so that an unknown row is an average row. A row, a
-    column and a label mean whatever the data mean: user, product, outcome.
+    bias is not penalised. After a fit the biases are centred by counts, so that an unknown row is an average row.
 
     Parameters
     ----------

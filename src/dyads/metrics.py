@@ -105,8 +105,8 @@ def _codes(y: Any, classes: Any) -> Array:
     if strange.any():
         first = y[strange].tolist()[0]
         raise InputError(
-            f"The label {first!r} is not among the classes {classes.tolist()}: expected labels seen in training, of the "
-            "same type. Drop these dyads."
+            f"The label {first!r} is not among the classes {classes.tolist()}: expected labels seen in training, "
+            "of the same type. Drop these dyads."
         )
     return codes
 

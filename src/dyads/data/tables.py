@@ -95,7 +95,7 @@ def _of_rows(rows: Sequence[Any]) -> list[tuple[int, list[Any]]]:
 
 def _arrow(values: Any, name: str) -> pa.Array:
     if isinstance(values, pa.ChunkedArray):
-        return values.combine_chunks()
+        return values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
     if isinstance(values, pa.Array):
         return values
     series = nw.from_native(values, series_only=True, pass_through=True)

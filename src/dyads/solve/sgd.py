@@ -20,6 +20,10 @@ PATIENCE = 3
 """Epochs in a row that must fail to lower the objective by the tolerance: its values fluctuate."""
 
 
+CUT = 0.3
+"""When the objective first stalls, the rate is cut to this share, which calms the steps; the next stall is the end."""
+
+
 class Problem(Protocol):
     def sgd_state(self, theta: Array) -> Array: ...
     def epoch(self, state: Array, rate: float, seed: int, number: int) -> float: ...
@@ -39,6 +43,7 @@ class SGD:
         retries = RETRIES if options.learning_rate is None else 0
         state, best = problem.sgd_state(theta), math.inf
         n_iter = stalled = 0
+        calm = False
         while n_iter < max_iter:
             last_finite = state.copy()
             value = problem.epoch(state, rate, options.seed, n_iter)
@@ -54,6 +59,8 @@ class SGD:
                 best, stalled = value, 0
             else:
                 stalled += 1
-            if monitor(n_iter, value, state[0]) or stalled == PATIENCE:
+            if monitor(n_iter, value, state[0]) or (stalled == PATIENCE and calm):
                 return Solution(state[0], n_iter, True)
+            if stalled == PATIENCE:
+                rate, stalled, calm = rate * CUT, 0, True
         return Solution(state[0], n_iter, False)
