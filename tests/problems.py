@@ -1,8 +1,11 @@
 """Small problems the laws are checked on. Every registered part must have a case here."""
 
 import numpy as np
+import pyarrow as pa
 
 from dyads.data.dyads import Dyads
+from dyads.data.vocabulary import Vocabulary
+from dyads.model.fitted import Fitted
 from dyads.model.loss import Absolute, Brier, Log, Squared
 from dyads.model.objective import Objective
 from dyads.model.parameters import Layout
@@ -43,6 +46,11 @@ def make_objective(structure, loss, dyads, scaling="none", strengths=(0.7, 0.4, 
     bias, row, col = strengths
     named = {"row_bias": bias, "col_bias": bias, "row_factors": row, "col_factors": col}
     return Objective(layout, loss, L2.of(layout, named, scaling, dyads.row_counts, dyads.col_counts))
+
+
+def make_fitted(structure, theta, dyads):
+    ids = [Vocabulary(pa.array(range(n)), name) for n, name in ((dyads.n_rows, "row"), (dyads.n_cols, "col"))]
+    return Fitted(structure, Log(), np.arange(dyads.n_labels), *ids, theta, dyads.row_counts, dyads.col_counts)
 
 
 def central_difference(function, point, step=1e-5):

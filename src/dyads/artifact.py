@@ -7,21 +7,22 @@ written beside its target and then put in its place in one step.
 
 import hashlib
 import json
+import math
 import mmap
 import os
 import struct
 import uuid
 import zipfile
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 from safetensors.numpy import save as to_safetensors
 
+from dyads import __version__
 from dyads.data.vocabulary import Vocabulary
-from dyads.errors import ModelFileError
+from dyads.errors import DyadsError, ModelFileError
 from dyads.model.fitted import Fitted
 from dyads.model.loss import LOSSES
 from dyads.model.structure import STRUCTURES
@@ -43,15 +44,15 @@ def write(path: str | os.PathLike[str], fitted: Fitted, about: dict[str, Any]) -
     manifest = {
         "format": FORMAT,
         "version": [MAJOR, MINOR],
-        "library": version("dyads"),
-        "structure": _spec_to_json(fitted.structure, STRUCTURES),
-        "loss": _spec_to_json(fitted.loss, LOSSES),
+        "library": __version__,
+        "structure": spec_to_json(fitted.structure, STRUCTURES),
+        "loss": spec_to_json(fitted.loss, LOSSES),
         "labels": {"dtype": fitted.classes.dtype.str, "order": fitted.classes.tolist()},
         "columns": [fitted.rows.name, fitted.cols.name],
         "about": about,
         "sha256": {name: hashlib.sha256(part).hexdigest() for name, part in parts.items()},
     }
-    text = json.dumps(manifest, indent=1, allow_nan=False).encode()
+    text = json.dumps(_to_json(manifest), indent=1, allow_nan=False).encode()
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
     try:
@@ -69,32 +70,43 @@ def write(path: str | os.PathLike[str], fitted: Fitted, about: dict[str, Any]) -
 
 def read(path: str | os.PathLike[str]) -> tuple[Fitted, dict[str, Any]]:
     """Read a model and what its estimator said about itself; arrays stay memory-mapped."""
+    with open(path, "rb") as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                manifest = json.loads(archive.read(MANIFEST))
+                offsets = {info.filename: (info.header_offset, info.file_size) for info in archive.infolist()}
+            if manifest["format"] != FORMAT:
+                raise ModelFileError(f"{path} is no dyads model: its manifest calls it {manifest['format']!r}.")
+            major, minor = manifest["version"]
+            if major > MAJOR:
+                raise ModelFileError(
+                    f"{path} has format {major}.{minor}, written by dyads {manifest['library']}: this version reads up "
+                    f"to format {MAJOR}. Upgrade dyads."
+                )
+            parts = _map_parts(file, offsets, manifest["sha256"])
+        except DyadsError:
+            raise
+        except Exception as error:
+            # A damaged zip may fail in any way.
+            raise ModelFileError(f"{path} is no dyads model, or is damaged ({error}). Save the model again.") from error
     try:
-        with zipfile.ZipFile(path) as archive:
-            manifest = json.loads(archive.read(MANIFEST))
-            offsets = {info.filename: (info.header_offset, info.file_size) for info in archive.infolist()}
-    except (zipfile.BadZipFile, KeyError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ModelFileError(f"{path} is no dyads model, or is damaged ({error}). Save the model again.") from error
-    if manifest.get("format") != FORMAT:
-        raise ModelFileError(f"{path} is a zip file but no dyads model: its manifest says {manifest.get('format')!r}.")
-    if manifest["version"][0] > MAJOR:
-        raise ModelFileError(
-            f"{path} has format {manifest['version'][0]}.{manifest['version'][1]}, written by dyads "
-            f"{manifest['library']}: this version reads up to format {MAJOR}. Upgrade dyads."
+        rows, cols = manifest["columns"]
+        fitted = Fitted(
+            structure=spec_from_json(manifest["structure"], STRUCTURES),
+            loss=spec_from_json(manifest["loss"], LOSSES),
+            classes=np.array(manifest["labels"]["order"], dtype=np.dtype(manifest["labels"]["dtype"])),
+            rows=Vocabulary(_from_ipc(parts["rows.arrow"]), rows),
+            cols=Vocabulary(_from_ipc(parts["cols.arrow"]), cols),
+            **_from_safetensors(parts["arrays.safetensors"]),
         )
-    parts = _map_parts(Path(path), offsets, manifest["sha256"])
-    arrays = _from_safetensors(parts["arrays.safetensors"])
-    rows, cols = manifest["columns"]
-    classes = np.array(manifest["labels"]["order"], dtype=np.dtype(manifest["labels"]["dtype"]))
-    fitted = Fitted(
-        structure=_spec_from_json(manifest["structure"], STRUCTURES),
-        loss=_spec_from_json(manifest["loss"], LOSSES),
-        classes=classes,
-        rows=Vocabulary(_from_ipc(parts["rows.arrow"]), rows),
-        cols=Vocabulary(_from_ipc(parts["cols.arrow"]), cols),
-        **arrays,
-    )
-    return fitted, manifest["about"]
+    except (KeyError, TypeError) as error:
+        raise not_understood(path, error) from error
+    return fitted, _from_json(manifest["about"])
+
+
+def not_understood(path: str | os.PathLike[str], error: Exception) -> ModelFileError:
+    """Build the error for a sound file that names something this version does not have."""
+    return ModelFileError(f"{path} holds what this version of dyads does not know ({error}). Upgrade dyads.")
 
 
 def _write_aligned(archive: zipfile.ZipFile, name: str, part: bytes) -> None:
@@ -109,21 +121,20 @@ def _write_aligned(archive: zipfile.ZipFile, name: str, part: bytes) -> None:
     archive.writestr(info, part)
 
 
-def _map_parts(path: Path, offsets: dict[str, tuple[int, int]], sha256: dict[str, str]) -> dict[str, memoryview]:
+def _map_parts(file: BinaryIO, offsets: dict[str, tuple[int, int]], sha256: dict[str, str]) -> dict[str, memoryview]:
     """Map each part, after checking it against its hash."""
-    with open(path, "rb") as file:
-        # Copy-on-write: kernels are compiled for writable arrays, and nothing is written.
-        whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+    # Copy-on-write: kernels are compiled for writable arrays, and nothing is written.
+    whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
     parts = {}
     for name, digest in sha256.items():
-        if name not in offsets:
-            raise ModelFileError(f"{path} is damaged: its part {name} is missing. Save the model again.")
         header, size = offsets[name]
         name_length, extra_length = struct.unpack_from("<HH", whole, header + 26)
         begin = header + 30 + name_length + extra_length
         parts[name] = whole[begin : begin + size]
         if hashlib.sha256(parts[name]).hexdigest() != digest:
-            raise ModelFileError(f"{path} is damaged: its part {name} is not what was saved. Save the model again.")
+            raise ModelFileError(
+                f"{file.name} is damaged: its part {name} is not what was saved. Save the model again."
+            )
     return parts
 
 
@@ -140,6 +151,21 @@ def _from_safetensors(part: memoryview) -> dict[str, Any]:
     return arrays
 
 
+def _to_json(value: Any) -> Any:
+    """Replace what JSON does not have: NaN and infinities, by objects that name them."""
+    if isinstance(value, dict):
+        return {key: _to_json(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_to_json(item) for item in value]
+    return {"float": str(value)} if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return float(value["float"]) if value.keys() == {"float"} else {k: _from_json(v) for k, v in value.items()}
+    return [_from_json(item) for item in value] if isinstance(value, list) else value
+
+
 def _to_ipc(column: pa.Array) -> memoryview:
     sink = pa.BufferOutputStream()
     table = pa.table({"ids": column})
@@ -153,13 +179,15 @@ def _from_ipc(part: memoryview) -> pa.Array:
     return table["ids"].combine_chunks()
 
 
-def _spec_to_json(spec: Any, registry: dict[str, Any]) -> dict[str, Any]:
+def spec_to_json(spec: Any, registry: dict[str, Any]) -> dict[str, Any]:
+    """A structure or loss as its registered name and its fields."""
     (name,) = (name for name, kind in registry.items() if type(spec) is kind)
     fields = {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in spec._asdict().items()}
     return {"name": name, **fields}
 
 
-def _spec_from_json(fields: dict[str, Any], registry: dict[str, Any]) -> Any:
+def spec_from_json(fields: dict[str, Any], registry: dict[str, Any]) -> Any:
+    """The structure or loss of a name and fields."""
     kind = registry[fields["name"]]
     values = {key: value for key, value in fields.items() if key != "name"}
     return kind(**{key: np.asarray(value) if isinstance(value, list) else value for key, value in values.items()})

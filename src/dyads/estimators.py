@@ -4,19 +4,20 @@ import logging
 import numbers
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 import numpy as np
-import pyarrow as pa
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dyads import artifact
 from dyads.data.dyads import Dyads
-from dyads.data.labels import encode_labels, numeric_values, to_numpy
-from dyads.data.tables import read_column, read_columns
-from dyads.data.vocabulary import Vocabulary
+from dyads.data.labels import numeric_values, to_numpy
+from dyads.data.observations import Observations, read_dyads, read_observations
+from dyads.data.tables import read_column
 from dyads.engine.host import scores
 from dyads.errors import (
     DivergenceError,
@@ -28,13 +29,13 @@ from dyads.errors import (
 )
 from dyads.metrics import mean_absolute_error
 from dyads.model.fitted import Fitted
-from dyads.model.loss import LOSSES, Loss, link
+from dyads.model.loss import LOSSES, Loss, least_cost, link, mode
 from dyads.model.objective import Objective
 from dyads.model.parameters import Layout
-from dyads.model.penalty import L2
+from dyads.model.penalty import L2, SCALINGS
 from dyads.model.structure import STRUCTURES
-from dyads.solve import Options
-from dyads.training import Callback, Progress, pick_solver, train
+from dyads.solve import SOLVERS, Options
+from dyads.training import Callback, Progress, train
 
 Array = np.ndarray[Any, Any]
 logger = logging.getLogger("dyads")
@@ -115,31 +116,32 @@ class _LFL(ClassifierMixin, BaseEstimator):
         callback : called with a `dyads.training.Progress` after each iteration; returning True stops the fit.
         """
         self._check_parameters()
-        dyads, classes, rows, cols = self._read(X, y, sample_weight)
-        objective = self._objective(dyads, classes)
-        pick_solver(self.solver, objective, len(dyads))
+        seen = read_observations(X, y, sample_weight, self.row, self.col)
+        dyads, layout = seen.dyads, self._layout(seen)
+        loss = self._loss(seen.classes)
+        penalty = self._penalty(layout, dyads)
         start = None
         if self.warm_start and hasattr(self, "fitted_"):
-            start = self._warm_start(objective.layout, classes, rows, cols)
+            start = self._warm_start(layout, penalty, seen)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        best, trace = train(
-            objective,
-            dyads,
-            solver=self.solver,
-            options=Options(self.max_iter, self.tol, self.learning_rate, seed),
-            n_init=self.n_init,
-            validation_fraction=self.validation_fraction if self.early_stopping else None,
-            start=start,
-            n_jobs=self.n_jobs,
-            callback=_announce(callback) if self.verbose else callback,
-        )
-        theta = objective.layout.centre(best.theta, dyads.row_counts, dyads.col_counts)
-        self.fitted_ = Fitted(
-            objective.structure, objective.loss, classes, rows, cols, theta, dyads.row_counts, dyads.col_counts
-        )
+        with _logged(self.verbose, callback) as monitored:
+            best, trace = train(
+                Objective(layout, loss, penalty),
+                dyads,
+                solver=self.solver,
+                options=Options(self.max_iter, self.tol, self.learning_rate, seed),
+                n_init=self.n_init,
+                validation_fraction=self.validation_fraction if self.early_stopping else None,
+                start=start,
+                n_jobs=self.n_jobs,
+                callback=monitored,
+            )
+        counts = dyads.row_counts, dyads.col_counts
+        theta = layout.centre(best.theta, *counts)
+        self.fitted_ = Fitted(layout.structure, loss, seen.classes, seen.rows, seen.cols, theta, *counts)
         self.n_features_in_ = 2
         self.n_iter_ = best.n_iter
-        self.converged_ = best.converged
+        self.converged_ = best.ended == "tolerance"
         self.objective_ = best.objective
         self.solver_ = best.solver
         self.trace_ = {name: [getattr(step, name) for step in trace] for name in Progress._fields}
@@ -147,7 +149,7 @@ class _LFL(ClassifierMixin, BaseEstimator):
             raise DivergenceError(
                 f"The objective stopped being a finite number {best.diverged}. The model keeps its last finite state."
             )
-        if not best.converged:
+        if best.ended == "limit":
             warnings.warn(
                 f"The {best.solver} solver stopped after {best.n_iter} iterations without reaching its tolerance: "
                 "raise max_iter (or tol) if the objective still falls.",
@@ -156,37 +158,21 @@ class _LFL(ClassifierMixin, BaseEstimator):
             )
         return self
 
-    def _read(self, X: Any, y: Any, sample_weight: Any) -> tuple[Dyads, Array, Vocabulary, Vocabulary]:
-        """Turn tables into dyads, classes and vocabularies; the columns are let go before training begins."""
-        columns = read_columns(X)
-        names = self._pair_names(columns)
-        classes, label = encode_labels(y)
-        weight = _read_weight(sample_weight)
-        ids = [columns[name] for name in names]
-        n = len(ids[0])
-        for what, length in (("labels", len(label)), ("weights", n if weight is None else len(weight))):
-            if length != n:
-                raise InputError(f"Got {n} dyads but {length} {what}: expected one for each dyad.")
-        if weight is not None and not weight.all():
-            # A dyad of weight zero is no dyad: its ids and its label may be unknown to the model.
-            seen = weight > 0
-            ids, weight = [column.filter(pa.array(seen)) for column in ids], weight[seen]
-            classes, label = encode_labels(classes[label[seen]])
-        (rows, row), (cols, col) = (Vocabulary.of(column, name) for column, name in zip(ids, names, strict=True))
-        return Dyads(row, col, label, weight, len(rows), len(cols), len(classes)), classes, rows, cols
+    def _layout(self, seen: Observations) -> Layout:
+        base = self._base_code(seen.classes)
+        structure = STRUCTURES[self.structure](len(seen.classes), base, bool(self.bias), int(self.rank))
+        return Layout(structure, len(seen.rows), len(seen.cols))
 
-    def _objective(self, dyads: Dyads, classes: Array) -> Objective:
-        loss: Any = LOSSES[self.loss]() if isinstance(self.loss, str) else self.loss
+    def _loss(self, classes: Array) -> Loss:
+        loss = LOSSES[self.loss]() if isinstance(self.loss, str) else self.loss
         if loss.ordered and not self._ordered:
             raise InputError(f"loss={self.loss!r} needs ordered labels: use LFLOrdinal, or loss='log' or 'brier'.")
-        if self._ordered:
-            loss = loss.bind(numeric_values(classes))
-        structure = STRUCTURES[self.structure](len(classes), self._base_code(classes), bool(self.bias), self.rank)
-        layout = Layout(structure, dyads.n_rows, dyads.n_cols)
+        return loss.bind(numeric_values(classes)) if self._ordered else loss
+
+    def _penalty(self, layout: Layout, dyads: Dyads) -> L2:
         bias, row, col = (self.l2 if own is None else own for own in (self.l2_bias, self.l2_row, self.l2_col))
         strengths = {"row_bias": bias, "col_bias": bias, "row_factors": row, "col_factors": col}
-        penalty = L2.of(layout, strengths, self.l2_scaling, dyads.row_counts, dyads.col_counts)
-        return Objective(layout, loss, penalty)
+        return L2.of(layout, strengths, self.l2_scaling, dyads.row_counts, dyads.col_counts)
 
     def _base_code(self, classes: Array) -> int:
         """The code of the pinned label, or the number of labels when none is."""
@@ -199,22 +185,36 @@ class _LFL(ClassifierMixin, BaseEstimator):
             raise InputError(f"base={self.base!r} is no label: expected None, 'auto' or one of {classes.tolist()}.")
         return int(found[0])
 
-    def _warm_start(self, layout: Layout, classes: Array, rows: Vocabulary, cols: Vocabulary) -> Any:
+    def _warm_start(self, layout: Layout, penalty: L2, seen: Observations) -> Any:
         old = self.fitted_
-        if old.structure != layout.structure or not np.array_equal(old.classes, classes):
+        if old.structure != layout.structure or not np.array_equal(old.classes, seen.classes):
             raise InputError(
                 "warm_start=True needs the labels, rank, base and bias of the last fit: they changed. Fit a new "
                 "estimator, or set warm_start=False."
             )
-        return lambda theta: old.start_for(layout, theta, rows, cols)
+
+        def start(theta: Array) -> Array:
+            # Centring by the penalty's own scales undoes that by counts: of equal models it has the least penalty.
+            known = old.start_for(layout, theta, seen.rows, seen.cols)
+            return layout.centre(known, penalty.row_scale, penalty.col_scale)
+
+        return start
 
     def _check_parameters(self) -> None:
-        if isinstance(self.loss, str) and self.loss not in LOSSES:
-            raise unknown_name("loss", self.loss, LOSSES)
-        if not isinstance(self.structure, str) or self.structure not in STRUCTURES:
-            raise unknown_name("structure", self.structure, STRUCTURES)
-        if self.unknown not in UNKNOWN_POLICIES:
-            raise unknown_name("unknown", self.unknown, UNKNOWN_POLICIES)
+        for name, valid in (
+            ("loss", LOSSES),
+            ("structure", STRUCTURES),
+            ("l2_scaling", SCALINGS),
+            ("solver", (*SOLVERS, "auto")),
+            ("unknown", UNKNOWN_POLICIES),
+        ):
+            value = getattr(self, name)
+            if type(value) in LOSSES.values():
+                continue
+            if not isinstance(value, str) or value not in valid:
+                raise unknown_name(name, value, valid)
+        if getattr(self.loss, "delta", 0) < 0:
+            raise InputError(f"loss={self.loss!r} has a negative delta: expected zero or more.")
         for name, least, kind in (
             ("rank", 0, numbers.Integral),
             ("n_init", 1, numbers.Integral),
@@ -230,63 +230,34 @@ class _LFL(ClassifierMixin, BaseEstimator):
             if not optional and (not isinstance(value, kind) or isinstance(value, bool) or not least <= value < np.inf):
                 what = "a whole number" if kind is numbers.Integral else "a finite number"
                 raise InputError(f"{name}={value!r} is not possible: expected {what}, at least {least}.")
-        rate = self.learning_rate
-        if rate is not None and not (isinstance(rate, numbers.Real) and 0 < rate < np.inf):
-            raise InputError(f"learning_rate={rate!r} is not possible: expected a positive number, or None.")
-        if not 0 < self.validation_fraction < 1:
+        for name, most in (("learning_rate", np.inf), ("validation_fraction", 1)):
+            value = getattr(self, name)
+            optional = value is None and name == "learning_rate"
+            if not optional and not (isinstance(value, numbers.Real) and 0 < value < most):
+                raise InputError(f"{name}={value!r} is not possible: expected a number between 0 and {most}.")
+        if self.n_jobs is not None and (not isinstance(self.n_jobs, numbers.Integral) or self.n_jobs == 0):
             raise InputError(
-                f"validation_fraction={self.validation_fraction!r} is not possible: expected between 0 and 1."
+                f"n_jobs={self.n_jobs!r} is not possible: expected a number of threads, or -1 for all cores."
             )
-
-    # ----------------------------------------------------------------------------------------------------- tables
-
-    def _pair_names(self, columns: dict[str, pa.Array]) -> tuple[str, str]:
-        """Name the columns that hold the row ids and the column ids."""
-        names = list(columns)
-        if len(names) < 2:
-            raise InputError(f"X has {len(names)} column(s), {names}: expected two, the row id and the column id.")
-        chosen = [None if name is None else str(name) for name in (self.row, self.col)]
-        missing = [name for name in chosen if name is not None and name not in names]
-        if missing:
-            raise InputError(f"X has no column {missing[0]!r}: expected one of {names}. Set row= and col= to those.")
-        rest = [name for name in names if name not in chosen]
-        row, col = (name if name is not None else rest.pop(0) for name in chosen)
-        if row == col:
-            raise InputError(f"row= and col= both name {row!r}: expected two different columns.")
-        extra = [name for name in names if name not in (row, col)]
-        if extra:
-            raise InputError(
-                f"X has the further column(s) {extra}: side-information of dyads is not supported yet. "
-                f"Pass only the row id and the column id, X[[{row!r}, {col!r}]]."
-            )
-        return row, col
-
-    def _encode(self, X: Any) -> tuple[Array, Array]:
-        """Look up the dyads of X; unknown ids are negative, counted in a warning, or refused."""
-        check_is_fitted(self)
-        columns = read_columns(X)
-        rows, cols = self.fitted_.rows, self.fitted_.cols
-        names = self._pair_names(columns)
-        known = {rows.name, cols.name}
-        if known <= set(columns):
-            names = (rows.name, cols.name)
-        row, col = rows.encode(columns[names[0]]), cols.encode(columns[names[1]])
-        n_row, n_col = int((row < 0).sum()), int((col < 0).sum())
-        if n_row or n_col:
-            message = f"{n_row} of {len(row)} dyads have a row id and {n_col} a column id that was not seen in training"
-            if self.unknown == "raise":
-                raise UnknownIdError(f"{message}: expected known ids. Drop them, or set unknown='prior' or 'nan'.")
-            treated = "average rows and columns" if self.unknown == "prior" else "NaN"
-            warnings.warn(f"{message}: treated as {treated}.", UnknownIdWarning, stacklevel=4)
-        return row, col
 
     # -------------------------------------------------------------------------------------------------- predicting
 
     def _scores(self, X: Any) -> Array:
-        row, col = self._encode(X)
-        out = scores(self.fitted_.layout, self.fitted_.theta, row, col, self.n_jobs)
-        if self.unknown == "nan":
-            out[(row < 0) | (col < 0)] = np.nan
+        """Score the dyads of X; those with unknown ids follow the policy, and are counted in one warning."""
+        check_is_fitted(self)
+        if self.unknown not in UNKNOWN_POLICIES:
+            raise unknown_name("unknown", self.unknown, UNKNOWN_POLICIES)
+        row, col = read_dyads(X, self.fitted_.rows, self.fitted_.cols)
+        n_row, n_col = int((row < 0).sum()), int((col < 0).sum())
+        out = scores(self.fitted_, row, col, self.n_jobs)
+        if n_row or n_col:
+            message = f"{n_row} of {len(row)} dyads have a row id and {n_col} a column id that was not seen in training"
+            if self.unknown == "raise":
+                raise UnknownIdError(f"{message}: expected known ids. Drop them, or set unknown='prior' or 'nan'.")
+            if self.unknown == "nan":
+                out[(row < 0) | (col < 0)] = np.nan
+            treated = "average rows and columns" if self.unknown == "prior" else "NaN"
+            warnings.warn(f"{message}: treated as {treated}.", UnknownIdWarning, stacklevel=3)
         return out
 
     def predict_proba(self, X: Any) -> Array:
@@ -295,10 +266,7 @@ class _LFL(ClassifierMixin, BaseEstimator):
 
     def log_odds(self, X: Any) -> Array:
         """Log-odds of each label (n, n_labels): against the base, or against the labels' geometric mean if none."""
-        out = self._scores(X).astype(np.float64)
-        if self.fitted_.structure.base == self.fitted_.structure.n_labels:
-            out -= out.mean(axis=1, keepdims=True)
-        return out
+        return self.fitted_.log_odds(self._scores(X).astype(np.float64))
 
     def predict(self, X: Any, cost: Any = None) -> Array:
         """Predict one label per dyad; with a matrix cost[true, predicted], the label of least expected cost."""
@@ -314,11 +282,7 @@ class _LFL(ClassifierMixin, BaseEstimator):
         n_labels = len(self.classes_)
         if cost.shape != (n_labels, n_labels) or not np.isfinite(cost).all():
             raise InputError(f"cost has shape {cost.shape}: expected finite numbers, ({n_labels}, {n_labels}).")
-        return self.classes_[np.argmin(proba @ cost, axis=1)]
-
-    def _decide(self, proba: Array) -> Array:
-        """The code of the label to predict."""
-        raise AttributeError
+        return self.classes_[least_cost(proba, cost)]
 
     # -------------------------------------------------------------------------------------------------- attributes
 
@@ -364,7 +328,7 @@ class _LFL(ClassifierMixin, BaseEstimator):
         """Write the fitted model to one file; `dyads.load` reads it."""
         check_is_fitted(self)
         parameters = {name: _plain(value) for name, value in self.get_params(deep=False).items()}
-        fit = {name: _plain(getattr(self, name)) for name in _SAVED}
+        fit = {name: getattr(self, name) for name in _SAVED}
         artifact.write(path, self.fitted_, {"estimator": type(self).__name__, "parameters": parameters, "fit": fit})
 
 
@@ -434,7 +398,8 @@ class LFLClassifier(_LFL):
     ----------
     classes_, row_ids_, col_ids_ : labels and ids
     row_factors_, col_factors_ : (n, n_labels, rank) latent weights
-    n_iter_, converged_, objective_, solver_ : how the fit went
+    n_iter_, converged_, solver_ : how the fit went
+    objective_ : its value where the solver stopped, before the biases are centred
     trace_ : dict of lists, one entry per iteration: init, iteration, objective, validation, seconds
     n_parameters_ : int
     fitted_ : the `Fitted` record all of these are read from
@@ -452,7 +417,7 @@ class LFLClassifier(_LFL):
         return odds[:, 1] - odds[:, 0] if odds.shape[1] == 2 else odds
 
     def _decide(self, proba: Array) -> Array:
-        return np.argmax(proba, axis=1)
+        return mode(proba)
 
 
 class LFLOrdinal(_LFL):
@@ -478,11 +443,7 @@ class LFLOrdinal(_LFL):
         return -mean_absolute_error(truth, numeric_values(self.predict(X)), sample_weight)
 
     def _decide(self, proba: Array) -> Array:
-        if self.fitted_.loss.decision == "median":
-            # argmax finds the first label at which the cumulated probability reaches one half.
-            return np.argmax(np.cumsum(proba, axis=1) >= 0.5, axis=1)
-        values = numeric_values(self.classes_)
-        return np.argmin(np.abs((proba @ values)[:, None] - values), axis=1)
+        return self.fitted_.loss.decide(proba, numeric_values(self.classes_))
 
 
 ESTIMATORS = {kind.__name__: kind for kind in (LFLClassifier, LFLOrdinal)}
@@ -491,58 +452,50 @@ ESTIMATORS = {kind.__name__: kind for kind in (LFLClassifier, LFLOrdinal)}
 def load(path: str | os.PathLike[str]) -> Any:
     """Read a model that `save` wrote; nothing in the file is executed."""
     fitted, about = artifact.read(path)
-    parameters = dict(about["parameters"])
-    if isinstance(parameters["loss"], dict):
-        fields = dict(parameters["loss"])
-        parameters["loss"] = LOSSES[fields.pop("name")](**fields)
-    model = ESTIMATORS[about["estimator"]](**parameters)
+    try:
+        parameters = dict(about["parameters"])
+        if isinstance(parameters["loss"], dict):
+            parameters["loss"] = artifact.spec_from_json(parameters["loss"], LOSSES)
+        model = ESTIMATORS[about["estimator"]](**parameters)
+        for name in _SAVED:
+            setattr(model, name, about["fit"][name])
+    except (KeyError, TypeError) as error:
+        raise artifact.not_understood(path, error) from error
     model.fitted_ = fitted
-    for name, value in about["fit"].items():
-        setattr(model, name, value)
     return model
 
 
 def _plain(value: Any) -> Any:
-    """A parameter or attribute as a JSON value."""
+    """A parameter as a JSON value."""
     if isinstance(value, np.generic):
         return value.item()
     if type(value) in LOSSES.values():
-        (name,) = (name for name, kind in LOSSES.items() if type(value) is kind)
-        return {"name": name, **value._asdict()}
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [None if isinstance(item, float) and np.isnan(item) else item for item in value]
+        return artifact.spec_to_json(value, LOSSES)
     # A random generator is state of the session that fitted, not of the model.
-    return None if isinstance(value, np.random.RandomState) else value
+    return None if isinstance(value, np.random.RandomState | np.random.Generator) else value
 
 
-def _read_weight(sample_weight: Any) -> Array | None:
-    if sample_weight is None:
-        return None
-    column = read_column(sample_weight, "sample_weight")
-    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_boolean(column.type)):
-        raise InputError(f"sample_weight has type {column.type}: expected numbers.")
-    weight = to_numpy(column).astype(np.float64)
-    if len(weight) and weight.min() < 0:
-        raise InputError(f"sample_weight has the negative value {weight.min()}: expected weights of zero or more.")
-    if not weight.any():
-        raise InputError("sample_weight is zero for every dyad: expected at least one positive weight.")
-    return weight
-
-
-def _announce(callback: Callback | None) -> Callback:
-    """Log each iteration, then pass it on."""
+@contextmanager
+def _logged(verbose: int, callback: Callback | None) -> Iterator[Callback | None]:
+    """Wrap a callback so that each iteration is logged first; to standard error, for the time, if nobody listens."""
+    if not verbose:
+        yield callback
+        return
+    handler, level = None, logger.level
     if not logger.hasHandlers():
-        logger.addHandler(logging.StreamHandler())
+        handler = logging.StreamHandler()
+        logger.addHandler(handler)
         logger.setLevel(logging.INFO)
 
     def announce(progress: Progress) -> Any:
         held = "" if np.isnan(progress.validation) else f", held-out loss {progress.validation:.5f}"
-        logger.info(
-            "start %d, iteration %d: objective %.6g%s, %.1f s",
-            progress.init, progress.iteration, progress.objective, held, progress.seconds,
-        )  # fmt: skip
+        start, iteration, objective, _, seconds = progress
+        logger.info("start %d, iteration %d: objective %.6g%s, %.1f s", start, iteration, objective, held, seconds)
         return callback(progress) if callback is not None else None
 
-    return announce
+    try:
+        yield announce
+    finally:
+        if handler is not None:
+            logger.removeHandler(handler)
+            logger.setLevel(level)

@@ -40,26 +40,26 @@ def root_mean_squared_error(y: Any, predicted: Any, sample_weight: Weights = Non
 
 def log_loss(y: Any, proba: Any, classes: Any, sample_weight: Weights = None) -> float:
     """Mean of -log p(label), in nats; probabilities below the smallest normal number count as that."""
-    proba = np.asarray(proba, dtype=np.float64)
-    own = proba[np.arange(len(proba)), _codes(y, classes)]
-    return float(np.average(-np.log(np.maximum(own, np.finfo(np.float64).tiny)), weights=sample_weight))
+    truth, proba = _read(y, proba, classes)
+    own = np.maximum(proba[truth], np.finfo(np.float64).tiny)
+    return float(np.average(-np.log(own), weights=sample_weight))
 
 
 def brier_score(y: Any, proba: Any, classes: Any, sample_weight: Weights = None) -> float:
     """Mean over dyads of sum_y (p_y - [y = label])^2, between 0 and 2."""
-    error = np.asarray(proba, dtype=np.float64) - _indicators(y, classes)
-    return float(np.average((error**2).sum(axis=1), weights=sample_weight))
+    truth, proba = _read(y, proba, classes)
+    return float(np.average(((proba - truth) ** 2).sum(axis=1), weights=sample_weight))
 
 
 def classwise_ece(y: Any, proba: Any, classes: Any, sample_weight: Weights = None, n_bins: int = BINS) -> float:
     """Class-wise expected calibration error: the mean over labels of sum_b share_b |frequency_b - confidence_b|.
 
-    The bins of each label hold equal numbers of dyads (Nixon et al. 2019).
+    The bins of each label hold about equal weights of dyads (Nixon et al. 2019).
     """
-    truth = _indicators(y, classes)
+    truth, proba = _read(y, proba, classes)
     errors = []
-    for label in range(truth.shape[1]):
-        confidence, frequency, share = reliability(truth[:, label], np.asarray(proba)[:, label], sample_weight, n_bins)
+    for happened, probability in zip(truth.T, proba.T, strict=True):
+        confidence, frequency, share = reliability(happened, probability, sample_weight, n_bins)
         errors.append(np.sum(share * np.abs(frequency - confidence)))
     return float(np.mean(errors))
 
@@ -67,15 +67,24 @@ def classwise_ece(y: Any, proba: Any, classes: Any, sample_weight: Weights = Non
 def reliability(
     happened: Any, probability: Any, sample_weight: Weights = None, n_bins: int = BINS
 ) -> tuple[Array, Array, Array]:
-    """Mean predicted probability, observed frequency and share of the weight, in bins of equal numbers of dyads."""
+    """Mean predicted probability, observed frequency and share of the weight, in bins of about equal weight.
+
+    Equal probabilities fall into one bin, so the order of the dyads does not matter.
+    """
     happened, probability = np.asarray(happened, dtype=np.float64), np.asarray(probability, dtype=np.float64)
     weight = np.ones(len(probability)) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
-    order = np.argsort(probability, kind="stable")
-    bins = np.array_split(order, min(n_bins, len(order)))
-    confidence = np.array([np.average(probability[index], weights=weight[index]) for index in bins])
-    frequency = np.array([np.average(happened[index], weights=weight[index]) for index in bins])
-    share = np.array([weight[index].sum() for index in bins]) / weight.sum()
-    return confidence, frequency, share
+    _, place = np.unique(probability, return_inverse=True)
+    at_level = np.bincount(place, weights=weight)
+    # A level belongs to the bin in which the middle of its weight lies.
+    middle = (np.cumsum(at_level) - at_level / 2) / at_level.sum()
+    bin_of = np.minimum((middle * n_bins).astype(int), n_bins - 1)[place]
+    share = np.bincount(bin_of, weights=weight, minlength=n_bins)
+    used = share > 0
+    confidence, frequency = (
+        np.bincount(bin_of, weights=weight * value, minlength=n_bins)[used] / share[used]
+        for value in (probability, happened)
+    )
+    return confidence, frequency, share[used] / share.sum()
 
 
 def auc(y: Any, proba: Any, classes: Any, average: str = "macro", sample_weight: Weights = None) -> float:
@@ -86,7 +95,7 @@ def auc(y: Any, proba: Any, classes: Any, average: str = "macro", sample_weight:
     """
     if average not in ("macro", "micro"):
         raise InputError(f"average={average!r} is not known: expected 'macro' or 'micro'.")
-    truth, proba = _indicators(y, classes), np.asarray(proba, dtype=np.float64)
+    truth, proba = _read(y, proba, classes)
     if truth.shape[1] == 2:
         truth, proba = truth[:, 1:], proba[:, 1:]
     if average == "micro":
@@ -98,18 +107,21 @@ def auc(y: Any, proba: Any, classes: Any, average: str = "macro", sample_weight:
     return float(np.mean([sk.roc_auc_score(truth[:, i], proba[:, i], sample_weight=sample_weight) for i in both]))
 
 
-def _codes(y: Any, classes: Any) -> Array:
-    y, classes = np.asarray(y), np.asarray(classes)
-    codes = np.searchsorted(classes, y).clip(0, len(classes) - 1)
-    strange = classes[codes] != y
-    if strange.any():
-        first = y[strange].tolist()[0]
+def _read(y: Any, proba: Any, classes: Any) -> tuple[Array, Array]:
+    """Check labels against probabilities; returns the labels' indicators (n, n_labels), boolean, and the latter."""
+    y, classes, proba = np.asarray(y), np.asarray(classes), np.asarray(proba, dtype=np.float64)
+    if y.ndim != 1 or proba.shape != (len(y), len(classes)):
         raise InputError(
-            f"The label {first!r} is not among the classes {classes.tolist()}: expected labels seen in training, "
+            f"Got labels of shape {y.shape} and probabilities of shape {proba.shape} for {len(classes)} classes: "
+            "expected (n,) and (n, number of classes)."
+        )
+    if not np.isfinite(proba).all():
+        raise InputError("The probabilities hold NaN or infinite values: expected finite ones. Drop these dyads first.")
+    truth = y[:, None] == classes
+    if not truth.any(axis=1).all():
+        strange = y[~truth.any(axis=1)].tolist()[0]
+        raise InputError(
+            f"The label {strange!r} is not among the classes {classes.tolist()}: expected labels seen in training, "
             "of the same type. Drop these dyads."
         )
-    return codes
-
-
-def _indicators(y: Any, classes: Any) -> Array:
-    return np.eye(len(np.asarray(classes)))[_codes(y, classes)]
+    return truth, proba

@@ -12,7 +12,8 @@ from dyads.data.dyads import Dyads
 from dyads.engine.host import Host
 from dyads.errors import InputError, unknown_name
 from dyads.model.objective import Objective
-from dyads.solve import SOLVERS, Options
+from dyads.model.parameters import random_stream
+from dyads.solve import SOLVERS, Ended, Options
 
 Array = np.ndarray[Any, Any]
 
@@ -54,8 +55,9 @@ class Training:
     objective : its exact value at theta, over the dyads trained on
     validation : mean held-out loss at theta under early stopping, else NaN
     solver : the name of the solver that ran
-    n_iter, converged : iterations, and whether the tolerance was reached (or the held-out loss stopped falling)
-    diverged : why the objective stopped being finite, or None; theta is then the last finite state
+    n_iter : iterations
+    ended : what ended it; "monitor" is the user's callback
+    diverged : when and why the objective stopped being finite, or None; theta is then the last finite state
     """
 
     theta: Array
@@ -63,11 +65,11 @@ class Training:
     validation: float
     solver: str
     n_iter: int
-    converged: bool
+    ended: Ended
     diverged: str | None
 
     @property
-    def rank(self) -> tuple[bool, float]:
+    def badness(self) -> tuple[bool, float]:
         """Restarts are compared by this: the least is the best."""
         return self.diverged is not None, self.objective if math.isnan(self.validation) else self.validation
 
@@ -81,8 +83,7 @@ def pick_solver(name: str, objective: Objective, n_dyads: int) -> str:
     if SOLVERS[name].needs_smooth and not objective.loss.smooth:
         fitting = [other for other, solver in SOLVERS.items() if not solver.needs_smooth]
         raise InputError(
-            f"solver={name!r} needs a smooth loss, and {objective.loss!r} is not: use solver={fitting[0]!r}, or a "
-            "loss with delta > 0."
+            f"solver={name!r} needs a smooth loss, and {objective.loss!r} is not: use solver={fitting[0]!r}."
         )
     return name
 
@@ -108,23 +109,27 @@ def train(
     solver = pick_solver(solver, objective, len(dyads))
     kept, held = dyads, None
     if validation_fraction is not None:
-        kept, held = dyads.hold_out(validation_fraction, np.random.default_rng([options.seed]))
+        kept, held = dyads.hold_out(validation_fraction, random_stream(options.seed, 0))
     trace: list[Progress] = []
     runs = []
     with Host(objective, kept, n_jobs) as problem:
         began = time.perf_counter()
         for init in range(n_init):
-            rng = np.random.default_rng([options.seed, init])
+            rng = random_stream(options.seed, 1, init)
             theta = objective.layout.initial(rng, dyads.label_counts)
+            # An entity whose dyads are all held out has nothing to learn from: it stays at the prior.
+            row, col, _ = objective.layout.blocks(theta)
+            row[kept.row_counts == 0], col[kept.col_counts == 0] = 0, 0
             if start is not None and init == 0:
                 theta = start(theta)
             watch = _Watch(problem, held, init, began, trace, callback)
             seeded = options._replace(seed=int(rng.integers(2**31)))
             solution = SOLVERS[solver].minimise(problem, theta, seeded, watch)
             best = solution.theta if watch.best is None else watch.best
-            ended = solution.n_iter, solution.converged, solution.diverged
-            runs.append(Training(best, problem.value(best), watch.validation, solver, *ended))
-    return min(runs, key=lambda run: run.rank), trace
+            ended: Ended = "tolerance" if watch.stopped_early else solution.ended
+            value = problem.value(best)
+            runs.append(Training(best, value, watch.validation, solver, solution.n_iter, ended, solution.diverged))
+    return min(runs, key=lambda run: run.badness), trace
 
 
 class _Watch:
@@ -156,4 +161,9 @@ class _Watch:
         progress = Progress(self.init, iteration, value, validation, time.perf_counter() - self.began)
         self.trace.append(progress)
         stop = self.callback is not None and self.callback(progress) is True
-        return stop or self.since_best >= PATIENCE
+        return stop or self.stopped_early
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether the held-out loss stopped falling."""
+        return self.since_best >= PATIENCE

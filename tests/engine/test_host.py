@@ -11,7 +11,7 @@ from dyads.engine.host import Host, scores
 from dyads.model.loss import Log, link
 from dyads.model.parameters import Layout
 from dyads.model.structure import Bilinear
-from problems import LOSSES, STRUCTURES, central_difference, make_dyads, make_objective, relative_error
+from problems import LOSSES, STRUCTURES, central_difference, make_dyads, make_fitted, make_objective, relative_error
 
 ALL = [(structure, loss) for structure in STRUCTURES for loss in LOSSES]
 
@@ -44,7 +44,7 @@ def test_compiled_equals_interpreted(structure, loss, monkeypatch):
             value, gradient = problem.value_and_gradient(theta)
             state = problem.sgd_state(theta)
             met = problem.epoch(state, 0.1, 3, 0)
-        return value, gradient, met, state, scores(objective.layout, theta, dyads.row, dyads.col)
+        return value, gradient, met, state, scores(make_fitted(objective.structure, theta, dyads), dyads.row, dyads.col)
 
     compiled = everything()
     for name in ("row_pass", "col_pass", "loss_pass", "score_pass", "sgd_pass"):
@@ -180,12 +180,14 @@ def test_sgd_gradients_sum_to_that_of_the_objective(scaling, monkeypatch):
     assert np.linalg.norm(moved - gradient) < 0.05 * np.linalg.norm(gradient)
 
 
-def test_unknown_entities_score_as_zero_blocks():
-    layout = Layout(Bilinear(3, 3, True, 2), 4, 5)
-    theta = np.random.default_rng(0).normal(size=layout.size)
-    named = layout.named(theta)
-    found = scores(layout, theta, np.array([-1, -1, 2]), np.array([-1, 3, -1]))
-    np.testing.assert_allclose(found[0], named["label_bias"])
-    np.testing.assert_allclose(found[1], named["label_bias"] + named["col_bias"][3])
-    np.testing.assert_allclose(found[2], named["label_bias"] + named["row_bias"][2])
-    np.testing.assert_allclose(link(found).sum(axis=1), 1)
+def test_an_unknown_entity_is_the_average_of_the_seen_ones():
+    """The score is linear in each block, so an average block gives the average score."""
+    dyads = make_dyads(weighted=True)
+    structure = Bilinear(4, 4, True, 2)
+    theta = np.random.default_rng(0).normal(size=Layout(structure, dyads.n_rows, dyads.n_cols).size)
+    fitted = make_fitted(structure, theta, dyads)
+    rows = scores(fitted, np.arange(dyads.n_rows), np.full(dyads.n_rows, 3))
+    cols = scores(fitted, np.full(dyads.n_cols, 2), np.arange(dyads.n_cols))
+    np.testing.assert_allclose(scores(fitted, [-1], [3])[0], np.average(rows, axis=0, weights=dyads.row_counts))
+    np.testing.assert_allclose(scores(fitted, [2], [-1])[0], np.average(cols, axis=0, weights=dyads.col_counts))
+    np.testing.assert_allclose(link(scores(fitted, [-1], [-1])).sum(), 1)

@@ -32,7 +32,7 @@ def test_every_solver_finds_the_bottom_and_reports_each_iteration(name):
         Bowl(), np.zeros(3), Options(max_iter=500, tol=1e-9), lambda i, value, theta: seen.append((i, value)) and False
     )
     np.testing.assert_allclose(solution.theta, CENTRE, atol=1e-3)
-    assert solution.converged
+    assert solution.ended == "tolerance"
     assert [i for i, _ in seen] == list(range(1, solution.n_iter + 1))
 
 
@@ -40,6 +40,7 @@ def test_every_solver_finds_the_bottom_and_reports_each_iteration(name):
 def test_a_monitor_can_stop(name):
     solution = SOLVERS[name].minimise(Bowl(), np.zeros(3), Options(tol=0), lambda i, value, theta: i == 1)
     assert solution.n_iter == 1
+    assert solution.ended == "monitor"
 
 
 class Cliff(Bowl):
@@ -54,7 +55,7 @@ class Cliff(Bowl):
 def test_divergence_is_reported_with_the_last_finite_state(name, options):
     solution = SOLVERS[name].minimise(Cliff(), np.zeros(3), options, lambda *_: False)
     assert solution.diverged is not None
-    assert not solution.converged
+    assert solution.ended == "divergence"
     assert np.isfinite(solution.theta).all()
 
 

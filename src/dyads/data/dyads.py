@@ -1,4 +1,4 @@
-"""Dyads as integers: what is left of a table once ids and labels are encoded."""
+"""Dyads as integers: what is left of tables once ids and labels are encoded."""
 
 from dataclasses import dataclass, replace
 

@@ -2,6 +2,7 @@
 
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import narwhals.stable.v2 as nw
@@ -12,16 +13,17 @@ import pyarrow.compute as pc
 from dyads.errors import InputError
 
 
-def read_columns(table: Any) -> dict[str, pa.Array]:
-    """Turn any table into its named columns, in order.
+def named_values(table: Any) -> dict[str, Any]:
+    """Name the columns of any table, in order; `read_column` reads one.
 
     A NumPy array or a list of rows has no names: its columns are called ``"0"``, ``"1"``, ...
     """
-    columns = {str(name): read_column(values, f"column {name!r}") for name, values in _named_values(table)}
-    lengths = {name: len(column) for name, column in columns.items()}
-    if len(set(lengths.values())) > 1:
-        raise InputError(f"The columns have different lengths ({lengths}): expected one value per dyad in each.")
-    return columns
+    pairs = [(str(name), values) for name, values in _pairs(table)]
+    names = [name for name, _ in pairs]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise InputError(f"The column name(s) {repeated} occur more than once: expected distinct names. Rename them.")
+    return dict(pairs)
 
 
 def read_column(values: Any, name: str) -> pa.Array:
@@ -45,7 +47,7 @@ def read_column(values: Any, name: str) -> pa.Array:
     return array
 
 
-def _named_values(table: Any) -> Iterable[tuple[Any, Any]]:
+def _pairs(table: Any) -> Iterable[tuple[Any, Any]]:
     # Before Mapping: scipy.sparse.dok_array is a dict.
     if type(table).__module__.startswith("scipy.sparse"):
         raise InputError(
@@ -53,14 +55,14 @@ def _named_values(table: Any) -> Iterable[tuple[Any, Any]]:
             "Give the coordinates, for example np.column_stack(matrix.nonzero())."
         )
     if isinstance(table, pa.Table | pa.RecordBatch):
-        return _check_names(table.column_names, table.columns)
+        return list(zip(table.column_names, table.columns, strict=True))
     if isinstance(table, Mapping):
         return list(table.items())
     frame = nw.from_native(table, pass_through=True)
     if isinstance(frame, nw.LazyFrame):
         raise InputError("Got a lazy frame: expected a table in memory. Call .collect() on it first.")
     if isinstance(frame, nw.DataFrame):
-        return _check_names(frame.columns, frame.iter_columns())
+        return list(zip(frame.columns, frame.iter_columns(), strict=True))
     if isinstance(table, Sequence) and not isinstance(table, str | bytes):
         return _of_rows(table)
     array = np.asarray(table)
@@ -72,13 +74,6 @@ def _named_values(table: Any) -> Iterable[tuple[Any, Any]]:
             "for the row id and the column id. Reshape your data, for example with np.column_stack([rows, cols])."
         )
     return list(enumerate(array.T))
-
-
-def _check_names(names: Sequence[str], columns: Iterable[Any]) -> list[tuple[str, Any]]:
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise InputError(f"The column name(s) {repeated} occur more than once: expected distinct names. Rename them.")
-    return list(zip(names, columns, strict=True))
 
 
 def _of_rows(rows: Sequence[Any]) -> list[tuple[int, list[Any]]]:
@@ -96,14 +91,15 @@ def _of_rows(rows: Sequence[Any]) -> list[tuple[int, list[Any]]]:
 def _arrow(values: Any, name: str) -> pa.Array:
     if isinstance(values, pa.ChunkedArray):
         return values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
-    if isinstance(values, pa.Array):
-        return values
+    if isinstance(values, pa.Array | np.ma.MaskedArray):
+        return pa.array(values)
     series = nw.from_native(values, series_only=True, pass_through=True)
     try:
         if isinstance(series, nw.Series):
             if series.dtype == nw.Object:
                 return _of_objects(series.to_list(), name)
-            return series.to_arrow()
+            # A pandas column may rest on several Arrow chunks.
+            return _arrow(series.to_arrow(), name)
         if isinstance(values, Sequence) and not isinstance(values, str | bytes):
             return _of_objects(values, name)
         array = np.asarray(values)
@@ -114,7 +110,9 @@ def _arrow(values: Any, name: str) -> pa.Array:
         if array.dtype == object:
             return _of_objects(array.tolist(), name)
         if array.dtype.kind == "c":
-            raise InputError(f"{_capital(name)} holds complex data not supported as an id or a label: expected real.")
+            raise InputError(
+                f"{_capital(name)} is complex. Complex data not supported: expected ids or labels that are not complex."
+            )
         return pa.array(array)
     except (pa.ArrowException, TypeError, OverflowError) as error:
         raise InputError(
@@ -125,9 +123,12 @@ def _arrow(values: Any, name: str) -> pa.Array:
 def _of_objects(values: Sequence[Any], name: str) -> pa.Array:
     """Python objects of one kind; Arrow alone would accept ``[1, 2.5, True]``."""
     example: dict[str, Any] = {}
-    for value in values:
-        if not _missing(value):
-            example.setdefault(_kind(value), value)
+    if len(set(map(type, values))) > 1:
+        for value in values:
+            if not _missing(value):
+                example.setdefault(_kind(value), value)
+    elif len(values):
+        example[_kind(values[0])] = values[0]
     if len(example) > 1:
         seen = ", ".join(f"{kind} ({value!r})" for kind, value in example.items())
         raise InputError(
@@ -142,7 +143,10 @@ def _of_objects(values: Sequence[Any], name: str) -> pa.Array:
 
 
 def _missing(value: Any) -> bool:
-    return value is None or (isinstance(value, numbers.Real) and value != value)
+    """None, NaN, and pandas' NA and NaT, which do not equal themselves either."""
+    if value is None or type(value).__name__ == "NAType":
+        return True
+    return isinstance(value, numbers.Real | datetime) and bool(value != value)
 
 
 def _kind(value: Any) -> str:

@@ -60,6 +60,8 @@ def _align(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(kind) and column.type.tz == kind.tz:
         aligned = column.cast(kind, safe=False)
         return pc.if_else(pc.equal(aligned.cast(column.type, safe=False), column), aligned, None)
+    if pa.types.is_decimal(column.type) and pa.types.is_decimal(kind):
+        return column.cast(kind)
     return column
 
 

@@ -8,6 +8,7 @@ that every sum has one owner and one order. SGD: rows and columns are dealt into
 import math
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -18,9 +19,11 @@ import numpy as np
 
 from dyads.data.dyads import Dyads, Grouped
 from dyads.engine.compiled import inlined, kernel
+from dyads.model.fitted import Fitted
 from dyads.model.loss import evaluate
 from dyads.model.objective import Objective
-from dyads.model.parameters import Layout
+from dyads.model.parameters import random_stream
+from dyads.model.penalty import slope
 from dyads.model.structure import pull_col, pull_row, pull_shared, score
 
 Array = np.ndarray[Any, Any]
@@ -39,7 +42,7 @@ SHARED_BATCH = 64
 """Dyads after which SGD moves the shared block."""
 
 ACCUMULATOR_START = 0.1
-"""Where AdaGrad's sums of squared gradients start: bounds the first steps of a rarely seen entity."""
+"""Where AdaGrad's sums of squared gradients start, for weights of one: bounds a rarely seen entity's first steps."""
 
 
 # ------------------------------------------------------------------------------------------------------- kernels
@@ -157,7 +160,7 @@ def sgd_pass(  # type: ignore[no-untyped-def]
 def step(x, g, squares, rate, share, l2):  # type: ignore[no-untyped-def]
     """AdaGrad (Duchi et al. 2011) on g plus a share of the penalty: x -= rate d / sqrt(sum of d^2 so far)."""
     for k in range(x.size):
-        d = g[k] + share * l2[k] * x[k]
+        d = g[k] + slope(x[k], l2[k], share)
         squares[k] += d * d
         x[k] -= rate * d / math.sqrt(squares[k])
 
@@ -197,7 +200,7 @@ class Host:
 
         def part(bounds: tuple[int, int]) -> float:
             return loss_pass(
-                *specs, *blocks, dyads.row, dyads.col, dyads.label, weight, *bounds, *_scores(specs[0], theta)
+                *specs, *blocks, dyads.row, dyads.col, dyads.label, weight, *bounds, *_scratch(specs[0], theta)
             )  # type: ignore[no-any-return]
 
         return sum(self.threads.map(part, _even_tasks(len(dyads))))
@@ -208,28 +211,28 @@ class Host:
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
         """The objective and its gradient (size,), in the precision of theta."""
-        layout, by_row = self.objective.layout, self._by_row
+        layout, grouped = self.objective.layout, self._by_owner
         specs, blocks = self._specs(theta.dtype), layout.blocks(theta)
         gradient = np.zeros_like(theta)
         out = layout.blocks(gradient)
-        tasks = by_row.row_tasks
+        tasks = grouped.row_tasks
         shared = np.zeros((len(tasks), blocks.shared.size), theta.dtype)
         n_kept = len(self.dyads) if self._store_bytes(theta.dtype) <= STORED_GRADIENT_BYTES else 0
         kept = np.empty((n_kept, self.objective.structure.n_labels), theta.dtype)
-        weight = _weight(by_row.dyads, theta.dtype)
-        dyads = by_row.dyads
+        weight = _weight(grouped.dyads, theta.dtype)
+        dyads = grouped.dyads
 
         def rows(task: int) -> float:
             return row_pass(  # type: ignore[no-any-return]
                 *specs,
                 *blocks,
-                by_row.row_start,
+                grouped.row_start,
                 dyads.col,
                 dyads.label,
                 weight,
                 *tasks[task],
                 kept,
-                *_scores(specs[0], theta),
+                *_scratch(specs[0], theta),
                 out.row,
                 shared[task],
             )
@@ -238,25 +241,26 @@ class Host:
             col_pass(
                 *specs,
                 *blocks,
-                by_row.col_start,
-                by_row.col_order,
+                grouped.col_start,
+                grouped.col_order,
                 dyads.row,
                 dyads.label,
                 weight,
                 *bounds,
                 kept,
-                *_scores(specs[0], theta),
+                *_scratch(specs[0], theta),
                 out.col,
             )
 
         value = sum(self.threads.map(rows, range(len(tasks))))
-        self.threads.map(cols, by_row.col_tasks)
+        self.threads.map(cols, grouped.col_tasks)
         out.shared[:] = shared.sum(axis=0)
         return value + self.objective.add_penalty(theta, gradient), gradient
 
     def sgd_state(self, theta: Array) -> Array:
         """The state of SGD (2, size), single precision: the parameters, and AdaGrad's sums of squared gradients."""
-        return np.stack([theta, np.full_like(theta, ACCUMULATOR_START)]).astype(np.float32)
+        typical = self.dyads.total_weight / len(self.dyads)
+        return np.stack([theta, np.full_like(theta, ACCUMULATOR_START * typical**2)]).astype(np.float32)
 
     def epoch(self, state: Array, rate: float, seed: int, number: int) -> float:
         """Visit every dyad once in a new order, moving `state`; returns the objective met on the way.
@@ -272,17 +276,17 @@ class Host:
 
         def visit(cell: int) -> tuple[float, Array, Array]:
             first, last = cells.start[cell], cells.start[cell + 1]
-            order = first + np.random.default_rng([seed, number, cell]).permutation(last - first)
+            order = first + random_stream(seed, number, cell).permutation(last - first)
             h, h2 = theta.shared.copy(), squares.shared.copy()
             value = sgd_pass(
                 *specs, theta.row, theta.col, h, squares.row, squares.col, h2,
                 dyads.row, dyads.col, dyads.label, weight, order, *constants, step_size,
-                *_scores(specs[0], h), np.empty_like(theta.row[0]), np.empty_like(theta.col[0]), np.empty_like(h),
+                *_scratch(specs[0], h), np.empty_like(theta.row[0]), np.empty_like(theta.col[0]), np.empty_like(h),
             )  # fmt: skip
             return value, h, h2
 
         value = 0.0
-        for shift in np.random.default_rng([seed, number]).permutation(cells.n_groups):
+        for shift in random_stream(seed, number).permutation(cells.n_groups):
             round_ = [int(p * cells.n_groups + (p + shift) % cells.n_groups) for p in range(cells.n_groups)]
             values, h, h2 = zip(*self.threads.map(visit, round_), strict=True)
             value += sum(values)
@@ -300,7 +304,7 @@ class Host:
         return len(self.dyads) * self.objective.structure.n_labels * np.dtype(dtype).itemsize
 
     @cached_property
-    def _by_row(self) -> "_ByOwner":
+    def _by_owner(self) -> "_ByOwner":
         return _ByOwner.of(self.dyads)
 
     @cached_property
@@ -321,19 +325,17 @@ class Host:
         return tuple(array.astype(np.float32) for array in arrays)
 
 
-def scores(layout: Layout, theta: Array, row: Array, col: Array, n_jobs: int | None = 1) -> Array:
-    """Score dyads (n, n_labels); an unknown entity, whose code is negative, has a block of zeros."""
-    blocks = layout.blocks(np.ascontiguousarray(theta))
-    out = np.zeros((len(row), layout.structure.n_labels), theta.dtype)
-    none = np.zeros(blocks.row.shape[1], theta.dtype), np.zeros(blocks.col.shape[1], theta.dtype)
+def scores(fitted: Fitted, row: Array, col: Array, n_jobs: int | None = 1) -> Array:
+    """Score dyads (n, n_labels) in the precision of the model; an entity of negative code is an average one."""
+    blocks = fitted.layout.blocks(np.ascontiguousarray(fitted.theta))
+    out = np.zeros((len(row), fitted.structure.n_labels), fitted.theta.dtype)
     row, col = (np.ascontiguousarray(codes, dtype=np.int64) for codes in (row, col))
 
     def part(bounds: tuple[int, int]) -> None:
-        score_pass(layout.structure, *blocks, row, col, *bounds, *none, out)
+        score_pass(fitted.structure, *blocks, row, col, *bounds, *fitted.average_blocks, out)
 
-    threads = Threads(n_jobs)
-    threads.map(part, _even_tasks(len(row)))
-    threads.close()
+    with closing(Threads(n_jobs)) as threads:
+        threads.map(part, _even_tasks(len(row)))
     return out
 
 
@@ -415,7 +417,7 @@ def _owner_tasks(start: Array) -> list[tuple[int, int]]:
     return [(int(first), int(last)) for first, last in pairwise(bounds)]
 
 
-def _scores(structure: Any, like: Array) -> tuple[Array, Array]:
+def _scratch(structure: Any, like: Array) -> tuple[Array, Array]:
     """Scratch vectors for scores and score gradients."""
     return np.empty(structure.n_labels, like.dtype), np.empty(structure.n_labels, like.dtype)
 

@@ -22,18 +22,19 @@ class Loss(Protocol):
     ----------
     ordered : whether it needs labels with numeric values
     smooth : whether its derivative is continuous, which quasi-Newton solvers need
-    decision : which ordered label to predict, "median" or "mean" (the label nearest the expected value)
     """
 
     @property
     def smooth(self) -> bool: ...
     @property
     def ordered(self) -> bool: ...
-    @property
-    def decision(self) -> str: ...
 
     def bind(self, values: Array) -> "Loss":
         """Return this loss for labels with the given numeric values."""
+        ...
+
+    def decide(self, proba: Array, values: Array) -> Array:
+        """The code of the ordered label to predict: the one this loss trains the model for."""
         ...
 
     def evaluate(self, label: int, s: Array, g: Array) -> float: ...
@@ -50,12 +51,11 @@ class Log(NamedTuple):
     def smooth(self) -> bool:
         return True
 
-    @property
-    def decision(self) -> str:
-        return "median"
-
     def bind(self, values: Array) -> "Log":
         return self
+
+    def decide(self, proba: Array, values: Array) -> Array:
+        return median(proba)
 
     def evaluate(self, label: int, s: Array, g: Array) -> float:
         value: float = _softmax(s, g) - s[label]
@@ -74,12 +74,11 @@ class Brier(NamedTuple):
     def smooth(self) -> bool:
         return True
 
-    @property
-    def decision(self) -> str:
-        return "median"
-
     def bind(self, values: Array) -> "Brier":
         return self
+
+    def decide(self, proba: Array, values: Array) -> Array:
+        return median(proba)
 
     def evaluate(self, label: int, s: Array, g: Array) -> float:
         _softmax(s, g)
@@ -108,12 +107,11 @@ class Squared(NamedTuple):
     def smooth(self) -> bool:
         return True
 
-    @property
-    def decision(self) -> str:
-        return "mean"
-
     def bind(self, values: Array) -> "Squared":
         return Squared(values)
+
+    def decide(self, proba: Array, values: Array) -> Array:
+        return nearest_mean(proba, values)
 
     def evaluate(self, label: int, s: Array, g: Array) -> float:
         _softmax(s, g)
@@ -140,16 +138,15 @@ class Absolute(NamedTuple):
         return True
 
     @property
-    def decision(self) -> str:
-        return "mean"
-
-    @property
     def smooth(self) -> bool:
         return self.delta > 0
 
     def bind(self, values: Array) -> "Absolute":
         gap = (values.max() - values.min()) / (len(values) - 1)
         return Absolute(self.delta * float(gap), values)
+
+    def decide(self, proba: Array, values: Array) -> Array:
+        return nearest_mean(proba, values)
 
     def evaluate(self, label: int, s: Array, g: Array) -> float:
         _softmax(s, g)
@@ -196,6 +193,26 @@ def link(scores: Array) -> Array:
     """Turn scores (n, n_labels) into probabilities (n, n_labels), in double precision."""
     result: Array = softmax(scores.astype(np.float64, copy=False), axis=1)
     return result
+
+
+def mode(proba: Array) -> Array:
+    """The code of the most probable label (n,)."""
+    return np.asarray(np.argmax(proba, axis=1))
+
+
+def median(proba: Array) -> Array:
+    """The code of the first label at which the cumulated probability reaches one half (n,)."""
+    return np.asarray(np.argmax(np.cumsum(proba, axis=1) >= 0.5, axis=1))
+
+
+def nearest_mean(proba: Array, values: Array) -> Array:
+    """The code of the label whose value is nearest the expected value (n,)."""
+    return np.asarray(np.argmin(np.abs((proba @ values)[:, None] - values), axis=1))
+
+
+def least_cost(proba: Array, cost: Array) -> Array:
+    """The code of the label of least expected cost (n,), for cost[true, predicted]."""
+    return np.asarray(np.argmin(proba @ cost, axis=1))
 
 
 LOSSES: dict[str, type[Log] | type[Brier] | type[Squared] | type[Absolute]] = {

@@ -2,8 +2,8 @@
 
 from dyads.solve.lbfgs import LBFGS
 from dyads.solve.sgd import SGD
-from dyads.solve.solution import Monitor, Options, Solution, Solver
+from dyads.solve.solution import Ended, Monitor, Options, Solution, Solver
 
 SOLVERS: dict[str, Solver] = {"lbfgs": LBFGS(), "sgd": SGD()}
 
-__all__ = ["LBFGS", "SGD", "SOLVERS", "Monitor", "Options", "Solution", "Solver"]
+__all__ = ["LBFGS", "SGD", "SOLVERS", "Ended", "Monitor", "Options", "Solution", "Solver"]

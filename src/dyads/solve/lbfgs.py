@@ -7,7 +7,7 @@ import numpy as np
 from scipy.optimize import OptimizeResult, minimize
 from threadpoolctl import threadpool_limits
 
-from dyads.solve.solution import Monitor, Options, Solution
+from dyads.solve.solution import Ended, Monitor, Options, Solution
 
 Array = np.ndarray[Any, Any]
 
@@ -56,5 +56,7 @@ class LBFGS:
                 result = minimize(evaluate, theta, jac=True, method="L-BFGS-B", callback=after, options=settings)
         except FloatingPointError:
             reason = f"in L-BFGS iteration {n_iter + 1}; rescale the weights or raise l2, which keeps scores small"
-            return Solution(best, n_iter, False, reason)
-        return Solution(np.asarray(result.x), n_iter, stopped or result.status == 0)
+            return Solution(best, n_iter, "divergence", reason)
+        # Status 1 is the limit; 2 says that no step lowers the value any more, which is the tolerance of the numbers.
+        ended: Ended = "monitor" if stopped else "limit" if result.status == 1 else "tolerance"
+        return Solution(np.asarray(result.x), n_iter, ended)

@@ -53,14 +53,16 @@ class SGD:
                     rate, retries = rate / 4, retries - 1
                     continue
                 reason = f"in SGD epoch {n_iter + 1} with learning_rate={rate:g}; lower it, or raise l2"
-                return Solution(state[0], n_iter, False, reason)
+                return Solution(state[0], n_iter, "divergence", reason)
             n_iter += 1
             if best - value > tol * abs(value):
                 best, stalled = value, 0
             else:
                 stalled += 1
-            if monitor(n_iter, value, state[0]) or (stalled == PATIENCE and calm):
-                return Solution(state[0], n_iter, True)
+            if monitor(n_iter, value, state[0]):
+                return Solution(state[0], n_iter, "monitor")
+            if stalled == PATIENCE and calm:
+                return Solution(state[0], n_iter, "tolerance")
             if stalled == PATIENCE:
                 rate, stalled, calm = rate * CUT, 0, True
-        return Solution(state[0], n_iter, False)
+        return Solution(state[0], n_iter, "limit")

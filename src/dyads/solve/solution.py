@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -10,6 +10,9 @@ Array = np.ndarray[Any, Any]
 
 Monitor = Callable[[int, float, Array], bool]
 """Called as monitor(iteration, value, theta) after each iteration; True stops the solver."""
+
+
+Ended = Literal["tolerance", "limit", "monitor", "divergence"]
 
 
 class Options(NamedTuple):
@@ -37,13 +40,13 @@ class Solution:
     ----------
     theta : (size,) the parameters
     n_iter : iterations done
-    converged : whether the tolerance was reached, or the monitor said stop
-    diverged : why the objective stopped being finite, or None; theta is then the last finite state
+    ended : what ended it
+    diverged : when and why the objective stopped being finite, or None; theta is then the last finite state
     """
 
     theta: Array
     n_iter: int
-    converged: bool
+    ended: Ended
     diverged: str | None = None
 
 
