@@ -175,7 +175,8 @@ def run_apart(name, *arguments):
     command = [sys.executable, "-W", "ignore", __file__, name, *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(done.stderr.strip().splitlines()[-1])
+        kind, _, reason = done.stderr.strip().splitlines()[-1].partition(": ")
+        raise FileNotFoundError(reason) if kind == "FileNotFoundError" else RuntimeError(done.stderr)
     return json.loads(done.stdout)
 
 
@@ -195,7 +196,7 @@ def main():
     for name, function in MEASUREMENTS.items():
         try:
             found = run_apart(name)
-        except RuntimeError as error:
+        except FileNotFoundError as error:
             print(f"{name}: skipped, {error}")
             continue
         results[name] = {"what": function.__doc__, **found}

@@ -92,6 +92,53 @@ def test_a_flipped_byte_anywhere_in_a_part_is_noticed(path):
             dyads.load(path)
 
 
+def test_no_flipped_bit_of_the_zip_itself_escapes_as_another_error(path, store):
+    content = path.read_bytes()
+    expected = dyads.load(path).predict_proba(store.X)
+    with zipfile.ZipFile(path) as archive:
+        directory = archive.start_dir
+    for place in range(directory, len(content)):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        try:
+            found = dyads.load(path)
+        except ModelFileError:
+            continue
+        np.testing.assert_array_equal(found.predict_proba(store.X), expected)
+
+
+def test_numpy_parameters_are_saved_as_numbers(store, tmp_path):
+    model = LFLClassifier(rank=np.int64(2), l2=np.float32(1.5), base=np.str_("viewed"), random_state=np.int32(0))
+    model.fit(store.X, store.y).save(tmp_path / "m")
+    assert dyads.load(tmp_path / "m").rank == 2
+    assert np.isnan(dyads.load(tmp_path / "m").trace_["validation"]).all()
+
+
+def test_a_file_of_a_later_version_says_so(path):
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    manifest = json.loads(parts["manifest.json"])
+    about = manifest["about"]
+    for change in (
+        {"structure": {"name": "novel"}},
+        {"about": about | {"estimator": "LFLNovel"}},
+        {"about": about | {"parameters": about["parameters"] | {"novel": 1}}},
+    ):
+        parts["manifest.json"] = json.dumps(manifest | change).encode()
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, part in parts.items():
+                archive.writestr(name, part)
+        with pytest.raises(ModelFileError, match=r"does not know.*Upgrade"):
+            dyads.load(path)
+
+
+@pytest.mark.parametrize("place", [".", "missing/model"])
+def test_saving_to_no_file_is_one_sentence(model, tmp_path, place):
+    with pytest.raises(ModelFileError, match="no place for a model"):
+        model.save(tmp_path / place)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 0.999])
 def test_a_cut_file_is_noticed(path, share):
     content = path.read_bytes()

@@ -9,14 +9,15 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.preprocessing import OneHotEncoder
 
 import dyads
 from dyads import LFLClassifier, LFLOrdinal, metrics
+from dyads.data.observations import read_observations
 from dyads.datasets.synthetic import make_nominal, make_store
+from dyads.engine.host import Host
 from dyads.errors import (
     DivergenceError,
     DtypeError,
@@ -25,6 +26,7 @@ from dyads.errors import (
     UnknownIdError,
     UnknownIdWarning,
 )
+from dyads.model.objective import Objective
 
 BOTH_SOLVERS = pytest.mark.parametrize("solver", ["lbfgs", "sgd"])
 
@@ -64,12 +66,14 @@ def test_lbfgs_ends_at_a_stationary_point(loss):
     model = LFLOrdinal(rank=2, loss=loss, l2=1.0, solver="lbfgs", tol=1e-14, max_iter=5000, random_state=0).fit(X, y)
     decreases = -np.diff(model.trace_["objective"])
     assert (decreases >= -1e-9).all(), "L-BFGS never climbs"
-    again = clone(model).set_params(warm_start=True, max_iter=5, random_state=1)
-    again.fitted_ = model.fitted_
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NotConvergedWarning)
-        again.fit(X, y)
-    assert again.objective_ == pytest.approx(model.objective_, rel=1e-6)
+    seen = read_observations(X, y, None)
+    layout, loss = model.fitted_.layout, model.fitted_.loss
+    penalty = model._penalty(layout, seen.dyads)
+    theta = layout.centre(model.fitted_.theta, penalty.row_scale, penalty.col_scale)
+    with Host(Objective(layout, loss, penalty), seen.dyads) as problem:
+        value, gradient = problem.value_and_gradient(theta)
+    assert value == pytest.approx(model.objective_, rel=1e-9), "centring is undone exactly"
+    assert np.abs(gradient).max() < 1e-2
 
 
 def test_both_solvers_minimise_the_same_objective():
@@ -115,6 +119,17 @@ def test_the_same_seed_gives_the_same_model_with_one_and_two_threads(solver):
     assert models[0].fitted_.theta.tobytes() == models[1].fitted_.theta.tobytes()
     other = LFLClassifier(rank=3, solver=solver, random_state=4, max_iter=8).fit(data.X, data.y)
     assert other.fitted_.theta.tobytes() != models[0].fitted_.theta.tobytes()
+
+
+@BOTH_SOLVERS
+def test_scaling_weights_and_penalties_together_changes_nothing(solver):
+    X, y = ratings()
+    models = [
+        LFLClassifier(rank=2, l2=k, l2_bias=k, solver=solver, random_state=0).fit(X, y, np.full(len(y), k))
+        for k in (1.0, 1e-4, 1e4)
+    ]
+    for model, k in zip(models, (1.0, 1e-4, 1e4), strict=True):
+        assert model.objective_ / k == pytest.approx(models[0].objective_, rel=1e-3)
 
 
 def test_zero_weights_are_no_dyads():
@@ -209,6 +224,7 @@ def test_half_stars_and_booleans_are_ordered_labels():
     X, y = ratings()
     stars = LFLOrdinal(rank=1, random_state=0).fit(X, y / 2)
     assert stars.classes_.tolist() == [0.5, 1.0, 1.5, 2.0, 2.5]
+    assert 0 < LFLClassifier(rank=1, random_state=0).fit(X, y / 2).score(X, y / 2) <= 1
     assert set(stars.predict(X)) <= set(stars.classes_)
     flags = LFLOrdinal(rank=1, random_state=0).fit(X, y > 3)
     assert flags.predict(X).dtype == bool
@@ -265,6 +281,22 @@ def test_an_unknown_row_is_an_average_row():
     assert often - new < new - seldom
 
 
+def test_other_column_names_are_refused_not_guessed():
+    X, y = ratings()
+    model = LFLClassifier(rank=1, random_state=0).fit(pd.DataFrame(X, columns=["user", "item"]), y)
+    with pytest.raises(InputError, match=r"\['item', 'uid'\].*\['user', 'item'\]"):
+        model.predict(pd.DataFrame(X, columns=["item", "uid"]))
+    np.testing.assert_array_equal(model.predict(X), model.predict(pd.DataFrame(X, columns=["user", "item"])))
+
+
+def test_no_dyads_give_no_predictions():
+    X, y = ratings()
+    model = LFLOrdinal(rank=1, random_state=0).fit(X, y)
+    for nothing in (X[:0], np.empty((0, 2)), {"0": [], "1": []}, pd.DataFrame(X[:0])):
+        assert model.predict_proba(nothing).shape == (0, 5)
+        assert model.predict(nothing).shape == (0,)
+
+
 def test_columns_are_found_by_name_in_any_order():
     X, y = ratings()
     frame = pd.DataFrame({"item": X[:, 1], "user": X[:, 0]})
@@ -305,6 +337,17 @@ def test_early_stopping_keeps_the_iterate_of_least_held_out_loss(solver):
     assert np.argmin(model.trace_["validation"]) == model.n_iter_ - 1 - 3
 
 
+@BOTH_SOLVERS
+def test_an_entity_held_out_altogether_is_not_left_at_random(solver):
+    X, y = ratings(n=300)
+    lonely = np.column_stack([np.arange(1000, 1040), np.full(40, 100)])
+    model = LFLClassifier(rank=2, solver=solver, early_stopping=True, validation_fraction=0.5, random_state=0)
+    model.fit(np.vstack([X, lonely]), np.append(y, y[:40]))
+    sizes = np.linalg.norm(model.row_factors_[model.row_ids_ >= 1000], axis=(1, 2))
+    assert (sizes == 0).sum() > 10
+    assert (sizes > 0).sum() > 10
+
+
 def test_a_warm_start_continues_and_knows_ids_by_name():
     X, y = ratings()
     model = LFLClassifier(rank=2, l2=1.0, solver="lbfgs", tol=1e-9, warm_start=True, random_state=0).fit(X, y)
@@ -324,6 +367,9 @@ def test_a_callback_sees_every_iteration_and_may_stop():
     model = LFLClassifier(rank=2, random_state=0).fit(X, y, callback=lambda step: seen.append(step) or len(seen) == 4)
     assert [step.iteration for step in seen] == [1, 2, 3, 4]
     assert model.n_iter_ == 4
+    assert not model.converged_
+    LFLClassifier(rank=2, n_init=3).fit(X, y, callback=lambda step: seen.append(step) or np.True_)
+    assert len(seen) == 5, "a stopped fit is not started again"
 
 
 def test_verbose_logs_and_the_library_never_prints(caplog, capsys):
@@ -424,6 +470,12 @@ GOOD_X, GOOD_Y = ratings(n=50)
         ({"l2_scaling": "counts"}, GOOD_X, GOOD_Y, None, "did you mean 'count'"),
         ({"unknown": "rise"}, GOOD_X, GOOD_Y, None, "did you mean 'raise'"),
         ({"base": 77}, GOOD_X, GOOD_Y, None, "base=77 is no label"),
+        ({"base": [1, 2]}, GOOD_X, GOOD_Y, None, "is no label"),
+        ({"loss": None}, GOOD_X, GOOD_Y, None, "loss=None is not known"),
+        ({"loss": dyads.Absolute(delta=-1.0)}, GOOD_X, GOOD_Y, None, "delta=-1.0"),
+        ({"n_jobs": 0}, GOOD_X, GOOD_Y, None, "n_jobs=0"),
+        ({"bias": "no"}, GOOD_X, GOOD_Y, None, "True or False"),
+        ({"validation_fraction": None}, GOOD_X, GOOD_Y, None, "validation_fraction=None"),
         ({"loss": "squared"}, GOOD_X, GOOD_Y, None, "LFLOrdinal"),
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, str | dict) else "",

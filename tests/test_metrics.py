@@ -68,6 +68,39 @@ def test_weights_act_as_repetition(predictions):
         assert metric(y, proba, CLASSES, sample_weight=times) == pytest.approx(metric(repeated_y, repeated_p, CLASSES))
 
 
+def test_calibration_error_knows_ties_order_and_zero_weights(predictions):
+    half = np.full((100, 2), 0.5)
+    assert metrics.classwise_ece([0] * 50 + [1] * 50, half, [0, 1]) == 0
+    y, proba, weight = predictions
+    order = np.random.default_rng(0).permutation(len(y))
+    found = metrics.classwise_ece(y, proba.round(2), CLASSES, weight)
+    assert metrics.classwise_ece(y[order], proba[order].round(2), CLASSES, weight[order]) == pytest.approx(found)
+    times = np.random.default_rng(1).integers(0, 4, len(y))
+    repeated = metrics.classwise_ece(np.repeat(y, times), np.repeat(proba, times, axis=0), CLASSES)
+    assert metrics.classwise_ece(y, proba, CLASSES, times) == pytest.approx(repeated)
+
+
+@pytest.mark.parametrize(
+    ("y", "proba", "weight"),
+    [
+        (["a"], [[1, 0]], None),
+        (["a", "b"], [[1, 0, 0]], None),
+        ([["a"]], [[1, 0, 0]], None),
+        ([], np.empty((0, 3)), None),
+        (["a"], [[np.nan, 0, 0]], None),
+        (["a"], [[5, 0, 0]], None),
+        (["a"], [[1, 0, 0]], [-1]),
+        (["a"], [[1, 0, 0]], [1, 1]),
+        (["a"], [[1, 0, 0]], [0]),
+    ],
+    ids=str,
+)
+def test_wrong_shapes_and_values_are_refused(y, proba, weight):
+    for metric in (metrics.log_loss, metrics.brier_score, metrics.classwise_ece):
+        with pytest.raises(InputError, match="expected"):
+            metric(y, proba, CLASSES, weight)
+
+
 def test_auc_skips_labels_with_one_outcome_and_refuses_none():
     y, proba = ["a", "b", "a"], [[0.9, 0.1, 0], [0.2, 0.8, 0], [0.7, 0.3, 0]]
     assert metrics.auc(y, proba, CLASSES) == 1

@@ -53,8 +53,10 @@ def write(path: str | os.PathLike[str], fitted: Fitted, about: dict[str, Any]) -
         "sha256": {name: hashlib.sha256(part).hexdigest() for name, part in parts.items()},
     }
     text = json.dumps(_to_json(manifest), indent=1, allow_nan=False).encode()
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
+    target = Path(path).resolve()
+    if target.is_dir() or not target.parent.is_dir():
+        raise ModelFileError(f"{path} is no place for a model: expected a file in a folder that exists.")
+    temporary = target.with_name(f".{uuid.uuid4().hex}.part")
     try:
         with open(temporary, "xb") as file:
             with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
@@ -101,6 +103,8 @@ def read(path: str | os.PathLike[str]) -> tuple[Fitted, dict[str, Any]]:
         )
     except (KeyError, TypeError) as error:
         raise not_understood(path, error) from error
+    if fitted.theta.size != fitted.layout.size:
+        raise ModelFileError(f"{path} is damaged: it holds {fitted.theta.size} weights, not {fitted.layout.size}.")
     return fitted, _from_json(manifest["about"])
 
 
@@ -182,7 +186,8 @@ def _from_ipc(part: memoryview) -> pa.Array:
 def spec_to_json(spec: Any, registry: dict[str, Any]) -> dict[str, Any]:
     """A structure or loss as its registered name and its fields."""
     (name,) = (name for name, kind in registry.items() if type(spec) is kind)
-    fields = {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in spec._asdict().items()}
+    plain = np.ndarray | np.generic
+    fields = {key: value.tolist() if isinstance(value, plain) else value for key, value in spec._asdict().items()}
     return {"name": name, **fields}
 
 

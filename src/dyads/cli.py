@@ -13,6 +13,8 @@ import dyads
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
+PICTURES = (".png", ".pdf", ".svg")
+
 
 def _show_version(wanted: bool) -> None:
     if wanted:
@@ -32,12 +34,14 @@ def _common(
 @app.command()
 def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Where the picture goes.")] = Path("dyads-demo.png"),
-    seed: Annotated[int, typer.Option(help="Seed of the data and of the fit.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the data and of the fit.")] = 0,
 ) -> None:
     """Learn a made-up store of shoppers x products, and compare with the probabilities it was drawn from."""
     from dyads.demo import draw, run
 
     console = Console()
+    if output.suffix.lower() not in PICTURES or output.is_dir():
+        _fail(f"{output} is no name of a picture: expected a file that ends in {', '.join(PICTURES)}.", code=2)
     if not output.parent.is_dir():
         _fail(f"The folder {output.parent} does not exist: expected one to write {output.name} to. Create it first.")
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("objective {task.fields[objective]}"))
@@ -61,9 +65,9 @@ def demo(
     console.print(f"Picture: {output}")
 
 
-def _fail(sentence: str) -> None:
+def _fail(sentence: str, code: int = 1) -> None:
     Console(stderr=True).print(sentence, style="red", highlight=False, soft_wrap=True)
-    raise typer.Exit(1)
+    raise typer.Exit(code)
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ import logging
 import numbers
 import os
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self
@@ -15,9 +16,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from dyads import artifact
 from dyads.data.dyads import Dyads
-from dyads.data.labels import numeric_values, to_numpy
+from dyads.data.labels import numeric_values, read_labels, to_numpy
 from dyads.data.observations import Observations, read_dyads, read_observations
-from dyads.data.tables import read_column
 from dyads.engine.host import scores
 from dyads.errors import (
     DivergenceError,
@@ -27,7 +27,7 @@ from dyads.errors import (
     UnknownIdWarning,
     unknown_name,
 )
-from dyads.metrics import mean_absolute_error
+from dyads.metrics import accuracy, mean_absolute_error
 from dyads.model.fitted import Fitted
 from dyads.model.loss import LOSSES, Loss, least_cost, link, mode
 from dyads.model.objective import Objective
@@ -43,10 +43,14 @@ logger = logging.getLogger("dyads")
 UNKNOWN_POLICIES = ("prior", "raise", "nan")
 
 
-class _LFL(ClassifierMixin, BaseEstimator):
+class _LFL(ClassifierMixin, BaseEstimator, ABC):
     """What the estimators share: tables in, `Fitted` kept, probabilities out."""
 
     _ordered: bool
+
+    @abstractmethod
+    def _decide(self, proba: Array) -> Array:
+        """The code of the label to predict (n,)."""
 
     def __init__(
         self,
@@ -170,7 +174,8 @@ class _LFL(ClassifierMixin, BaseEstimator):
         return loss.bind(numeric_values(classes)) if self._ordered else loss
 
     def _penalty(self, layout: Layout, dyads: Dyads) -> L2:
-        bias, row, col = (self.l2 if own is None else own for own in (self.l2_bias, self.l2_row, self.l2_col))
+        given = (self.l2_bias, self.l2_row, self.l2_col)
+        bias, row, col = (float(self.l2 if own is None else own) for own in given)
         strengths = {"row_bias": bias, "col_bias": bias, "row_factors": row, "col_factors": col}
         return L2.of(layout, strengths, self.l2_scaling, dyads.row_counts, dyads.col_counts)
 
@@ -180,7 +185,7 @@ class _LFL(ClassifierMixin, BaseEstimator):
             return 0 if len(classes) == 2 else len(classes)
         if self.base is None:
             return len(classes)
-        found = np.flatnonzero(classes == self.base)
+        found = np.flatnonzero(classes == self.base) if np.isscalar(self.base) else ()
         if not len(found):
             raise InputError(f"base={self.base!r} is no label: expected None, 'auto' or one of {classes.tolist()}.")
         return int(found[0])
@@ -213,8 +218,12 @@ class _LFL(ClassifierMixin, BaseEstimator):
                 continue
             if not isinstance(value, str) or value not in valid:
                 raise unknown_name(name, value, valid)
-        if getattr(self.loss, "delta", 0) < 0:
-            raise InputError(f"loss={self.loss!r} has a negative delta: expected zero or more.")
+        delta = getattr(self.loss, "delta", 0)
+        if not isinstance(delta, numbers.Real) or not 0 <= delta < np.inf:
+            raise InputError(f"loss={self.loss!r} has delta={delta!r}: expected a finite number, at least 0.")
+        for name in ("bias", "early_stopping", "warm_start"):
+            if not isinstance(getattr(self, name), bool | np.bool_):
+                raise InputError(f"{name}={getattr(self, name)!r} is not possible: expected True or False.")
         for name, least, kind in (
             ("rank", 0, numbers.Integral),
             ("n_init", 1, numbers.Integral),
@@ -278,10 +287,13 @@ class _LFL(ClassifierMixin, BaseEstimator):
             )
         if cost is None:
             return self.classes_[self._decide(proba)]
-        cost = np.asarray(cost, dtype=np.float64)
         n_labels = len(self.classes_)
+        try:
+            cost = np.asarray(cost, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"cost is no matrix of numbers ({error}): expected ({n_labels}, {n_labels}).") from error
         if cost.shape != (n_labels, n_labels) or not np.isfinite(cost).all():
-            raise InputError(f"cost has shape {cost.shape}: expected finite numbers, ({n_labels}, {n_labels}).")
+            raise InputError(f"cost has shape {cost.shape}: expected ({n_labels}, {n_labels}), all finite numbers.")
         return self.classes_[least_cost(proba, cost)]
 
     # -------------------------------------------------------------------------------------------------- attributes
@@ -289,7 +301,7 @@ class _LFL(ClassifierMixin, BaseEstimator):
     @property
     def classes_(self) -> Array:
         """The labels, sorted (n_labels,)."""
-        return self._known().classes
+        return _read_only(self._known().classes)
 
     @property
     def row_ids_(self) -> Array:
@@ -304,12 +316,12 @@ class _LFL(ClassifierMixin, BaseEstimator):
     @property
     def row_factors_(self) -> Array:
         """Latent weights of the rows (n_rows, n_labels, rank); zeros for a pinned base."""
-        return self._known().factors("row_factors")
+        return _read_only(self._known().factors("row_factors"))
 
     @property
     def col_factors_(self) -> Array:
         """Latent weights of the columns (n_cols, n_labels, rank); zeros for a pinned base."""
-        return self._known().factors("col_factors")
+        return _read_only(self._known().factors("col_factors"))
 
     @property
     def n_parameters_(self) -> int:
@@ -327,6 +339,10 @@ class _LFL(ClassifierMixin, BaseEstimator):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one file; `dyads.load` reads it."""
         check_is_fitted(self)
+        if type(self) not in ESTIMATORS.values():
+            raise InputError(
+                f"{type(self).__name__} is no estimator of dyads, so its file could not be read: save its base."
+            )
         parameters = {name: _plain(value) for name, value in self.get_params(deep=False).items()}
         fit = {name: getattr(self, name) for name in _SAVED}
         artifact.write(path, self.fitted_, {"estimator": type(self).__name__, "parameters": parameters, "fit": fit})
@@ -416,6 +432,10 @@ class LFLClassifier(_LFL):
         odds = self.log_odds(X)
         return odds[:, 1] - odds[:, 0] if odds.shape[1] == 2 else odds
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Accuracy of `predict`: the share of labels predicted exactly."""
+        return accuracy(read_labels(y), self.predict(X), sample_weight)
+
     def _decide(self, proba: Array) -> Array:
         return mode(proba)
 
@@ -439,7 +459,7 @@ class LFLOrdinal(_LFL):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Minus the mean absolute error of `predict`: greater is better."""
-        truth = numeric_values(to_numpy(read_column(y, "the labels")))
+        truth = numeric_values(read_labels(y))
         return -mean_absolute_error(truth, numeric_values(self.predict(X)), sample_weight)
 
     def _decide(self, proba: Array) -> Array:
@@ -450,7 +470,10 @@ ESTIMATORS = {kind.__name__: kind for kind in (LFLClassifier, LFLOrdinal)}
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Read a model that `save` wrote; nothing in the file is executed."""
+    """Read a model that `save` wrote; nothing in the file is executed.
+
+    Its arrays stay mapped to the file: replace that by `save`, never in place.
+    """
     fitted, about = artifact.read(path)
     try:
         parameters = dict(about["parameters"])
@@ -465,14 +488,23 @@ def load(path: str | os.PathLike[str]) -> Any:
     return model
 
 
+def _read_only(array: Array) -> Array:
+    """A view that cannot be written to, so that nobody alters the model by accident."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
 def _plain(value: Any) -> Any:
     """A parameter as a JSON value."""
     if isinstance(value, np.generic):
         return value.item()
     if type(value) in LOSSES.values():
         return artifact.spec_to_json(value, LOSSES)
-    # A random generator is state of the session that fitted, not of the model.
-    return None if isinstance(value, np.random.RandomState | np.random.Generator) else value
+    if isinstance(value, numbers.Rational) and not isinstance(value, int):
+        return float(value)
+    # What is left is a random generator: state of the session that fitted, not of the model.
+    return value if isinstance(value, str | int | float | list | dict) else None
 
 
 @contextmanager

@@ -20,7 +20,10 @@ BINS = 15
 
 def accuracy(y: Any, predicted: Any, sample_weight: Weights = None) -> float:
     """Share of labels predicted exactly."""
-    return float(sk.accuracy_score(y, predicted, sample_weight=sample_weight))
+    y, predicted = np.asarray(y), np.asarray(predicted)
+    if y.shape != predicted.shape or y.ndim != 1 or not len(y):
+        raise InputError(f"Got labels of shape {y.shape} and {predicted.shape}: expected (n,), n at least one, twice.")
+    return _mean(y == predicted, sample_weight)
 
 
 def zero_one_error(y: Any, predicted: Any, sample_weight: Weights = None) -> float:
@@ -42,13 +45,13 @@ def log_loss(y: Any, proba: Any, classes: Any, sample_weight: Weights = None) ->
     """Mean of -log p(label), in nats; probabilities below the smallest normal number count as that."""
     truth, proba = _read(y, proba, classes)
     own = np.maximum(proba[truth], np.finfo(np.float64).tiny)
-    return float(np.average(-np.log(own), weights=sample_weight))
+    return _mean(-np.log(own), sample_weight)
 
 
 def brier_score(y: Any, proba: Any, classes: Any, sample_weight: Weights = None) -> float:
     """Mean over dyads of sum_y (p_y - [y = label])^2, between 0 and 2."""
     truth, proba = _read(y, proba, classes)
-    return float(np.average(((proba - truth) ** 2).sum(axis=1), weights=sample_weight))
+    return _mean(((proba - truth) ** 2).sum(axis=1), sample_weight)
 
 
 def classwise_ece(y: Any, proba: Any, classes: Any, sample_weight: Weights = None, n_bins: int = BINS) -> float:
@@ -72,7 +75,7 @@ def reliability(
     Equal probabilities fall into one bin, so the order of the dyads does not matter.
     """
     happened, probability = np.asarray(happened, dtype=np.float64), np.asarray(probability, dtype=np.float64)
-    weight = np.ones(len(probability)) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+    weight = _weights(sample_weight, len(probability))
     _, place = np.unique(probability, return_inverse=True)
     at_level = np.bincount(place, weights=weight)
     # A level belongs to the bin in which the middle of its weight lies.
@@ -110,13 +113,15 @@ def auc(y: Any, proba: Any, classes: Any, average: str = "macro", sample_weight:
 def _read(y: Any, proba: Any, classes: Any) -> tuple[Array, Array]:
     """Check labels against probabilities; returns the labels' indicators (n, n_labels), boolean, and the latter."""
     y, classes, proba = np.asarray(y), np.asarray(classes), np.asarray(proba, dtype=np.float64)
-    if y.ndim != 1 or proba.shape != (len(y), len(classes)):
+    if y.ndim != 1 or not len(y) or proba.shape != (len(y), len(classes)):
         raise InputError(
             f"Got labels of shape {y.shape} and probabilities of shape {proba.shape} for {len(classes)} classes: "
-            "expected (n,) and (n, number of classes)."
+            "expected (n,), n at least one, and (n, number of classes)."
         )
-    if not np.isfinite(proba).all():
-        raise InputError("The probabilities hold NaN or infinite values: expected finite ones. Drop these dyads first.")
+    if not ((proba >= 0) & (proba <= 1)).all():
+        raise InputError(
+            "The probabilities hold NaN or values outside 0 to 1: expected probabilities. Drop these dyads."
+        )
     truth = y[:, None] == classes
     if not truth.any(axis=1).all():
         strange = y[~truth.any(axis=1)].tolist()[0]
@@ -125,3 +130,14 @@ def _read(y: Any, proba: Any, classes: Any) -> tuple[Array, Array]:
             "of the same type. Drop these dyads."
         )
     return truth, proba
+
+
+def _weights(sample_weight: Weights, n: int) -> Array:
+    weight = np.ones(n) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+    if weight.shape != (n,) or not (weight >= 0).all() or not 0 < weight.sum() < np.inf:
+        raise InputError(f"sample_weight has shape {weight.shape}: expected ({n},), nonnegative, finite, not all zero.")
+    return weight
+
+
+def _mean(values: Array, sample_weight: Weights) -> float:
+    return float(np.average(values, weights=_weights(sample_weight, len(values))))

@@ -129,6 +129,8 @@ def train(
             ended: Ended = "tolerance" if watch.stopped_early else solution.ended
             value = problem.value(best)
             runs.append(Training(best, value, watch.validation, solver, solution.n_iter, ended, solution.diverged))
+            if watch.told_to_stop:
+                break
     return min(runs, key=lambda run: run.badness), trace
 
 
@@ -149,6 +151,7 @@ class _Watch:
         self.best: Array | None = None
         self.validation = math.nan
         self.since_best = 0
+        self.told_to_stop = False
 
     def __call__(self, iteration: int, value: float, theta: Array) -> bool:
         validation = math.nan
@@ -160,8 +163,8 @@ class _Watch:
                 self.since_best += 1
         progress = Progress(self.init, iteration, value, validation, time.perf_counter() - self.began)
         self.trace.append(progress)
-        stop = self.callback is not None and self.callback(progress) is True
-        return stop or self.stopped_early
+        self.told_to_stop = self.callback is not None and bool(self.callback(progress))
+        return self.told_to_stop or self.stopped_early
 
     @property
     def stopped_early(self) -> bool:

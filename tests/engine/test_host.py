@@ -173,7 +173,7 @@ def test_sgd_gradients_sum_to_that_of_the_objective(scaling, monkeypatch):
     theta = random_theta(objective)
     with Host(objective, dyads) as problem:
         state = problem.sgd_state(theta)
-        rate = 1e-3 * math.sqrt(1e12)
+        rate = 1e-3 * math.sqrt(1e12) * dyads.total_weight / len(dyads)
         problem.epoch(state, rate, 0, 0)
         _, gradient = problem.value_and_gradient(theta)
     moved = (theta - state[0]) / 1e-3

@@ -18,7 +18,7 @@ MANY_FLOATS = 20
 
 def encode_labels(y: Any) -> tuple[Array, Codes]:
     """Find the distinct labels, sorted, and encode each; strings, integers, booleans and floats are labels."""
-    column = read_column(y, "the labels")
+    column = read_column(y, "the column of labels", numbers_mix=True)
     kind = column.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or _is_text(kind)):
         raise InputError(f"The labels have type {kind}: expected strings, integers, booleans or floats. Convert them.")
@@ -35,6 +35,11 @@ def encode_labels(y: Any) -> tuple[Array, Codes]:
     position = np.empty(len(order), np.int32)
     position[order] = np.arange(len(order))
     return found[order], position[encoded.indices.to_numpy(zero_copy_only=False)]
+
+
+def read_labels(y: Any) -> Array:
+    """Labels as given, to compare with."""
+    return to_numpy(read_column(y, "the column of labels", numbers_mix=True))
 
 
 def to_numpy(column: pa.Array) -> Array:

@@ -112,7 +112,7 @@ def _read_ids(values: dict[str, Any], name: str) -> pa.Array:
 def _read_weight(sample_weight: Any) -> npt.NDArray[np.float64] | None:
     if sample_weight is None:
         return None
-    column = read_column(sample_weight, "sample_weight")
+    column = read_column(sample_weight, "sample_weight", numbers_mix=True)
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_boolean(column.type)):
         raise InputError(f"sample_weight has type {column.type}: expected numbers.")
     weight = to_numpy(column).astype(np.float64)

@@ -26,13 +26,19 @@ def named_values(table: Any) -> dict[str, Any]:
     return dict(pairs)
 
 
-def read_column(values: Any, name: str) -> pa.Array:
+def read_column(values: Any, name: str, *, numbers_mix: bool = False) -> pa.Array:
     """Turn one sequence of values into an Arrow array of a plain type, without nulls.
 
     Types are unified so that the same ids compare equal wherever they came from: integers become int64 (uint64
-    only if they need it), floats float64, text large_string, bytes large_binary, timestamps microseconds.
+    only if they need it), floats float64, text large_string, bytes large_binary, timestamps microseconds. Values of
+    several types are refused; `numbers_mix` lets integers stand among floats, as weights and labels may.
     """
-    array = _plain(_arrow(values, name), name)
+    try:
+        array = _plain(_arrow(values, name, numbers_mix), name)
+    except (pa.ArrowException, TypeError, OverflowError, UnicodeError) as error:
+        raise InputError(
+            f"{_capital(name)} cannot be read as one type of value ({error}). Convert it first."
+        ) from error
     if array.null_count:
         raise InputError(
             f"{_capital(name)} has {array.null_count} missing value(s), the first at position "
@@ -58,14 +64,17 @@ def _pairs(table: Any) -> Iterable[tuple[Any, Any]]:
         return list(zip(table.column_names, table.columns, strict=True))
     if isinstance(table, Mapping):
         return list(table.items())
-    frame = nw.from_native(table, pass_through=True)
+    try:
+        frame = nw.from_native(table, pass_through=True)
+    except nw.exceptions.NarwhalsError as error:
+        raise InputError(f"The table cannot be read ({error}): expected distinct column names.") from error
     if isinstance(frame, nw.LazyFrame):
         raise InputError("Got a lazy frame: expected a table in memory. Call .collect() on it first.")
     if isinstance(frame, nw.DataFrame):
         return list(zip(frame.columns, frame.iter_columns(), strict=True))
     if isinstance(table, Sequence) and not isinstance(table, str | bytes):
         return _of_rows(table)
-    array = np.asarray(table)
+    array = np.asanyarray(table)
     if array.dtype.names is not None:
         return [(name, array[name]) for name in array.dtype.names]
     if array.ndim != 2:
@@ -88,39 +97,32 @@ def _of_rows(rows: Sequence[Any]) -> list[tuple[int, list[Any]]]:
     return [(index, list(column)) for index, column in enumerate(zip(*rows, strict=True))]
 
 
-def _arrow(values: Any, name: str) -> pa.Array:
+def _arrow(values: Any, name: str, numbers_mix: bool) -> pa.Array:
     if isinstance(values, pa.ChunkedArray):
         return values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
     if isinstance(values, pa.Array | np.ma.MaskedArray):
         return pa.array(values)
     series = nw.from_native(values, series_only=True, pass_through=True)
-    try:
-        if isinstance(series, nw.Series):
-            if series.dtype == nw.Object:
-                return _of_objects(series.to_list(), name)
-            # A pandas column may rest on several Arrow chunks.
-            return _arrow(series.to_arrow(), name)
-        if isinstance(values, Sequence) and not isinstance(values, str | bytes):
-            return _of_objects(values, name)
-        array = np.asarray(values)
-        if array.ndim == 2 and array.shape[1] == 1:
-            array = array[:, 0]
-        if array.ndim != 1:
-            raise InputError(f"{_capital(name)} has {array.ndim} dimension(s): expected a flat sequence of values.")
-        if array.dtype == object:
-            return _of_objects(array.tolist(), name)
-        if array.dtype.kind == "c":
-            raise InputError(
-                f"{_capital(name)} is complex. Complex data not supported: expected ids or labels that are not complex."
-            )
-        return pa.array(array)
-    except (pa.ArrowException, TypeError, OverflowError) as error:
-        raise InputError(
-            f"{_capital(name)} cannot be read as one type of value ({error}). Convert it first."
-        ) from error
+    if isinstance(series, nw.Series):
+        if series.dtype == nw.Object:
+            return _of_objects(series.to_list(), name, numbers_mix)
+        # A pandas column may rest on several Arrow chunks.
+        return _arrow(series.to_arrow(), name, numbers_mix)
+    if isinstance(values, Sequence) and not isinstance(values, str | bytes):
+        return _of_objects(values, name, numbers_mix)
+    array = np.asarray(values)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise InputError(f"{_capital(name)} has {array.ndim} dimension(s): expected a flat sequence of values.")
+    if array.dtype == object:
+        return _of_objects(array.tolist(), name, numbers_mix)
+    if array.dtype.kind == "c":
+        raise InputError(f"{_capital(name)} is complex. Complex data not supported: expected ids or real numbers.")
+    return pa.array(array.astype(array.dtype.newbyteorder("="), copy=False))
 
 
-def _of_objects(values: Sequence[Any], name: str) -> pa.Array:
+def _of_objects(values: Sequence[Any], name: str, numbers_mix: bool) -> pa.Array:
     """Python objects of one kind; Arrow alone would accept ``[1, 2.5, True]``."""
     example: dict[str, Any] = {}
     if len(set(map(type, values))) > 1:
@@ -129,6 +131,8 @@ def _of_objects(values: Sequence[Any], name: str) -> pa.Array:
                 example.setdefault(_kind(value), value)
     elif len(values):
         example[_kind(values[0])] = values[0]
+    if example.keys() == {"integer", "float"} and numbers_mix:
+        return pa.array(values, type=pa.float64(), from_pandas=True)
     if len(example) > 1:
         seen = ", ".join(f"{kind} ({value!r})" for kind, value in example.items())
         raise InputError(
@@ -136,6 +140,8 @@ def _of_objects(values: Sequence[Any], name: str) -> pa.Array:
         )
     if "UUID" in example:
         return pa.array([None if _missing(value) else value.bytes for value in values])
+    if any(isinstance(value, np.generic) for value in example.values()) and not any(map(_missing, values)):
+        return pa.array(np.asarray(values))
     try:
         return pa.array(values, from_pandas=True)
     except OverflowError:
@@ -163,9 +169,11 @@ def _kind(value: Any) -> str:
 
 
 def _plain(array: pa.Array, name: str) -> pa.Array:
-    if isinstance(array, pa.ExtensionArray):
-        array = array.storage
     kind = array.type
+    if isinstance(array, pa.ExtensionArray):
+        if not isinstance(kind, pa.UuidType):
+            raise InputError(f"{_capital(name)} holds values of type {kind}: expected plain ids. Convert it to text.")
+        return _plain(array.storage, name)
     if pa.types.is_dictionary(kind):
         return _plain(array.dictionary_decode(), name)
     if pa.types.is_integer(kind):
@@ -173,7 +181,8 @@ def _plain(array: pa.Array, name: str) -> pa.Array:
             return array
         return array.cast(pa.int64())
     if pa.types.is_floating(kind):
-        return array.cast(pa.float64())
+        # Adding zero makes one of the two zeros.
+        return pc.add(array.cast(pa.float64()), 0.0)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return array.cast(pa.large_string())
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
@@ -185,6 +194,14 @@ def _plain(array: pa.Array, name: str) -> pa.Array:
             return array.cast(pa.timestamp("us", tz=kind.tz))
         except pa.ArrowInvalid:
             return array.cast(pa.timestamp("ns", tz=kind.tz))
+    if pa.types.is_time(kind):
+        return array.cast(pa.time64("ns"))
+    if pa.types.is_duration(kind):
+        return array.cast(pa.duration("ns"))
+    if pa.types.is_date(kind):
+        return array.cast(pa.date32())
+    if pa.types.is_decimal(kind):
+        return array.cast(pa.decimal128(38, 9))
     if pa.types.is_nested(kind):
         raise InputError(f"{_capital(name)} holds values of type {kind}: expected plain ids such as text or integers.")
     return array

@@ -39,9 +39,10 @@ class Vocabulary:
 
     def encode(self, column: pa.Array) -> Codes:
         """Look up each id; `UNKNOWN` where there is none. Ids of another type raise."""
-        if column.type != self.ids.type and len(column):
-            column = _align(column, self.ids.type)
-        if column.type != self.ids.type and len(column):
+        if not len(column):
+            return np.empty(0, dtype=np.int32)
+        column = _align(column, self.ids.type)
+        if column.type != self.ids.type:
             raise DtypeError(
                 f"Column {self.name!r} holds ids of type {_type_name(column.type)}, but the model was fitted on "
                 f"{_type_name(self.ids.type)}: an id must keep its type. Convert the column before predicting."
@@ -53,6 +54,8 @@ class Vocabulary:
 
 def _align(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Bring integers of another sign or timestamps of another unit to `kind`; what does not fit it becomes null."""
+    if column.type == kind:
+        return column
     if pa.types.is_integer(column.type) and pa.types.is_integer(kind):
         last = pa.scalar(np.iinfo(np.int64).max, pa.uint64())
         beyond = pc.less(column, 0) if kind == pa.uint64() else pc.greater(column, last)
@@ -60,8 +63,6 @@ def _align(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(kind) and column.type.tz == kind.tz:
         aligned = column.cast(kind, safe=False)
         return pc.if_else(pc.equal(aligned.cast(column.type, safe=False), column), aligned, None)
-    if pa.types.is_decimal(column.type) and pa.types.is_decimal(kind):
-        return column.cast(kind)
     return column
 
 

@@ -51,7 +51,10 @@ class _Implementation(caching.CompileResultCacheImpl):
 
 class _CacheFile(caching.IndexDataCacheFile):
     def save(self, key: Any, data: Any) -> None:
-        overloads = self._load_index()
+        try:
+            overloads = self._load_index()
+        except Exception:
+            overloads = {}
         content = hashlib.sha256(repr((self._source_stamp, key)).encode()).hexdigest()[:24]
         name = self._index_name.replace(".nbi", f".{content}.nbc")
         self._save_data(name, data)
@@ -65,6 +68,19 @@ class _Cache(caching.FunctionCache):
         super().__init__(function)
         plain = self._cache_file
         self._cache_file = _CacheFile(plain._cache_path, self._impl.filename_base, plain._source_stamp)
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception:
+            # A damaged file of the cache may fail in any way, and is written anew.
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            super().save_overload(sig, data)
+        except OSError:
+            _warn_uncached()
 
 
 def kernel(function: Callable[..., Any]) -> Any:
@@ -88,7 +104,7 @@ def _warn_uncached() -> None:
     if not _warned:
         _warned.append(True)
         warnings.warn(
-            "No folder is writable for compiled kernels, so each process compiles them anew (some seconds). "
+            "Compiled kernels cannot be written to disk, so each process compiles them anew (some seconds). "
             "Set NUMBA_CACHE_DIR to a writable folder.",
             stacklevel=2,
         )

@@ -15,6 +15,14 @@ MEMORY = 20
 """Past steps the curvature is estimated from."""
 
 
+SCALED_VALUE = 1e6
+"""What SciPy sees the initial value as."""
+
+
+class _NotFinite(Exception):
+    """The objective or its gradient is not a finite number."""
+
+
 class Problem(Protocol):
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]: ...
 
@@ -28,17 +36,20 @@ class LBFGS:
 
     def minimise(self, problem: Problem, theta: Array, options: Options, monitor: Monitor) -> Solution:
         best, n_iter, stopped = theta, 0, False
+        # SciPy's tolerance is relative only for values above one.
+        initial = abs(problem.value_and_gradient(theta)[0])
+        scale = SCALED_VALUE / initial if 0 < initial < math.inf else 1.0
 
         def evaluate(point: Array) -> tuple[float, Array]:
             value, gradient = problem.value_and_gradient(point)
             if not (math.isfinite(value) and np.isfinite(gradient).all()):
-                raise FloatingPointError
-            return value, gradient
+                raise _NotFinite
+            return value * scale, gradient * scale
 
         def after(intermediate_result: OptimizeResult) -> None:
             nonlocal best, n_iter, stopped
             best, n_iter = intermediate_result.x.copy(), n_iter + 1
-            if monitor(n_iter, float(intermediate_result.fun), best):
+            if monitor(n_iter, float(intermediate_result.fun) / scale, best):
                 stopped = True
                 raise StopIteration
 
@@ -54,7 +65,7 @@ class LBFGS:
             # BLAS sums in an order that depends on its number of threads.
             with threadpool_limits(1, "blas"):
                 result = minimize(evaluate, theta, jac=True, method="L-BFGS-B", callback=after, options=settings)
-        except FloatingPointError:
+        except _NotFinite:
             reason = f"in L-BFGS iteration {n_iter + 1}; rescale the weights or raise l2, which keeps scores small"
             return Solution(best, n_iter, "divergence", reason)
         # Status 1 is the limit; 2 says that no step lowers the value any more, which is the tolerance of the numbers.
