@@ -6,46 +6,59 @@ import pyarrow as pa
 from dyads.data.dyads import Dyads
 from dyads.data.vocabulary import Vocabulary
 from dyads.model.fitted import Fitted
-from dyads.model.loss import Absolute, Brier, Log, Squared
+from dyads.model.loss import Absolute, Brier, Hinge, Log, Squared
 from dyads.model.objective import Objective
 from dyads.model.parameters import Layout
-from dyads.model.penalty import L2
-from dyads.model.structure import Bilinear
+from dyads.model.penalty import L2, Counts
+from dyads.model.structure import Bilinear, Diagonal, Directed, Stereotype
 
 N_LABELS = 4
 VALUES = np.array([1.0, 2.0, 3.0, 4.5])
 
 STRUCTURE_CASES = {
-    "bilinear": [
-        Bilinear(N_LABELS, N_LABELS, True, 3),
-        Bilinear(N_LABELS, 1, True, 3),
-        Bilinear(N_LABELS, 0, False, 2),
-        Bilinear(N_LABELS, N_LABELS, True, 0),
+    "Bilinear": [
+        Bilinear(N_LABELS, N_LABELS, 1, False, 3),
+        Bilinear(N_LABELS, 1, 1, False, 3),
+        Bilinear(N_LABELS, 0, 0, False, 2),
+        Bilinear(N_LABELS, N_LABELS, 1, False, 0),
+        Bilinear(N_LABELS, 2, 1, True, 3),
     ],
+    "Stereotype": [Stereotype(N_LABELS, N_LABELS, 1, False, 3, 2), Stereotype(N_LABELS, 0, 1, False, 2, 1)],
+    "Diagonal": [Diagonal(N_LABELS, N_LABELS, 1, False, 3), Diagonal(N_LABELS, 1, 1, True, 3)],
+    "Directed": [Directed(N_LABELS, 0, 2, True, 2), Directed(N_LABELS, N_LABELS, 0, True, 2)],
 }
 LOSS_CASES = {
     "log": [Log()],
     "brier": [Brier()],
     "absolute": [Absolute(0.1).bind(VALUES)],
     "squared": [Squared().bind(VALUES)],
+    "hinge": [Hinge().bind(VALUES)],
 }
 STRUCTURES = [case for cases in STRUCTURE_CASES.values() for case in cases]
 LOSSES = [case for cases in LOSS_CASES.values() for case in cases]
 
 
-def make_dyads(n=60, n_rows=7, n_cols=5, weighted=False, seed=0):
+def make_dyads(n=60, n_rows=7, n_cols=5, weighted=False, seed=0, one_set=False, n_relations=1):
+    """Random dyads in which every row and column occurs; with one id set some are self-links."""
     rng = np.random.default_rng(seed)
+    if one_set:
+        n_cols = n_rows
     row = np.concatenate([np.arange(n_rows), rng.integers(0, n_rows, n - n_rows)])
     col = np.concatenate([np.arange(n_cols), rng.integers(0, n_cols, n - n_cols)])
     weight = rng.uniform(0.5, 2.0, n) if weighted else None
-    return Dyads(row, col, rng.integers(0, N_LABELS, n), weight, n_rows, n_cols, N_LABELS)
+    relation = rng.integers(0, n_relations, n) if n_relations > 1 else None
+    return Dyads(row, col, rng.integers(0, N_LABELS, n), weight, n_rows, n_cols, N_LABELS, relation, n_relations)
 
 
-def make_objective(structure, loss, dyads, scaling="none", strengths=(0.7, 0.4, 0.9)):
-    layout = Layout(structure, dyads.n_rows, dyads.n_cols)
+def make_objective(structure, loss, dyads, scaling="none", strengths=(0.7, 0.4, 0.9), centre=None):
+    layout = Layout(structure, dyads.n_rows, dyads.n_cols, dyads.n_relations)
     bias, row, col = strengths
-    named = {"row_bias": bias, "col_bias": bias, "row_factors": row, "col_factors": col}
-    return Objective(layout, loss, L2.of(layout, named, scaling, dyads.row_counts, dyads.col_counts))
+    named = dict.fromkeys(("row_bias", "col_bias", "node_bias"), bias)
+    named |= dict.fromkeys(("row_factors", "out_factors", "node_factors"), row)
+    named |= dict.fromkeys(("col_factors", "in_factors"), col) | {"phi": 0.3, "diagonal": 0.2}
+    if centre is None:
+        centre = np.random.default_rng(9).normal(size=layout.size)
+    return Objective(layout, loss, L2.of(layout, named, scaling, Counts.of(dyads, structure.one_set), centre))
 
 
 def make_fitted(structure, theta, dyads):

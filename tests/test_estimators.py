@@ -25,6 +25,7 @@ from dyads.errors import (
     NotConvergedWarning,
     UnknownIdError,
     UnknownIdWarning,
+    VanishedWarning,
 )
 from dyads.model.objective import Objective
 
@@ -68,7 +69,7 @@ def test_lbfgs_ends_at_a_stationary_point(loss):
     assert (decreases >= -1e-9).all(), "L-BFGS never climbs"
     seen = read_observations(X, y, None)
     layout, loss = model.fitted_.layout, model.fitted_.loss
-    penalty = model._penalty(layout, seen.dyads)
+    penalty = model._penalty(layout, seen.dyads, None)
     theta = layout.centre(model.fitted_.theta, penalty.row_scale, penalty.col_scale)
     with Host(Objective(layout, loss, penalty), seen.dyads) as problem:
         value, gradient = problem.value_and_gradient(theta)
@@ -248,12 +249,12 @@ def test_unknown_ids_follow_their_policy():
     X, y = ratings()
     model = LFLClassifier(rank=2, random_state=0).fit(X, y)
     strange = [[0, 100], [-5, 100], [-5, -5]]
-    with pytest.warns(UnknownIdWarning, match="2 of 3 dyads have a row id and 1 a column id") as caught:
+    with pytest.warns(UnknownIdWarning, match="Of 3 dyads, 2 have a row id and 1 have a column id not seen") as caught:
         p = model.predict_proba(strange)
     assert len(caught) == 1
     np.testing.assert_allclose(p.sum(axis=1), 1)
     named = model.fitted_.layout.named(model.fitted_.theta)
-    odds = np.exp(named["label_bias"])
+    odds = np.exp(named["label_bias"][0])
     np.testing.assert_allclose(p[2], odds / odds.sum(), rtol=1e-6)
 
     model.set_params(unknown="nan")
@@ -264,7 +265,7 @@ def test_unknown_ids_follow_their_policy():
         model.predict(strange)
 
     model.set_params(unknown="raise")
-    with pytest.raises(UnknownIdError, match="2 of 3"):
+    with pytest.raises(UnknownIdError, match="Of 3 dyads, 2 have"):
         model.predict(strange)
     model.predict(X)
 
@@ -383,6 +384,21 @@ def test_verbose_logs_and_the_library_never_prints(caplog, capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_vanished_latent_weights_are_said():
+    X, y = ratings()
+    with pytest.warns(VanishedWarning, match="Lower l2"):
+        LFLClassifier(rank=3, l2=1000.0, random_state=0).fit(X, y)
+
+
+def test_warnings_point_at_the_users_line():
+    X, y = ratings()
+    model = LFLClassifier(rank=1, l2=1.0, random_state=0).fit(X, y)
+    for method in (model.predict, model.predict_proba, model.decision_function, lambda X: model.score(X, [1])):
+        with pytest.warns(UnknownIdWarning) as caught:
+            method([[-1, 100]])
+        assert caught[0].filename == __file__
+
+
 def test_auto_chooses_the_solver_by_size():
     X, y = ratings()
     assert LFLClassifier(rank=1).fit(X, y).solver_ == "lbfgs"
@@ -447,7 +463,7 @@ GOOD_X, GOOD_Y = ratings(n=50)
     ("parameters", "X", "y", "weight", "says"),
     [
         ({}, GOOD_X[:, :1], GOOD_Y, None, "1 column.*expected two"),
-        ({}, np.column_stack([GOOD_X, GOOD_Y]), GOOD_Y, None, "further column.*'2'"),
+        ({}, np.column_stack([GOOD_X, GOOD_Y]), GOOD_Y, None, "columns .*'2'.*without the label"),
         ({"row": "user"}, GOOD_X, GOOD_Y, None, "no column 'user'.*'0', '1'"),
         ({"row": "0", "col": "0"}, GOOD_X, GOOD_Y, None, "both name"),
         ({}, GOOD_X, GOOD_Y[:-1], None, "50 dyads but 49 labels"),

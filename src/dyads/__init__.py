@@ -8,6 +8,8 @@ __version__ = "0.1.0"
 _HOME = {
     "LFLClassifier": "dyads.estimators",
     "LFLOrdinal": "dyads.estimators",
+    "LFLLink": "dyads.estimators",
+    "LFLRelational": "dyads.estimators",
     "load": "dyads.estimators",
     "Absolute": "dyads.model.loss",
     "metrics": "dyads.metrics",

@@ -25,7 +25,7 @@ from dyads.data.vocabulary import Vocabulary
 from dyads.errors import DyadsError, ModelFileError
 from dyads.model.fitted import Fitted
 from dyads.model.loss import LOSSES
-from dyads.model.structure import STRUCTURES
+from dyads.model.structure import KINDS
 
 FORMAT = "dyads model"
 MAJOR, MINOR = 1, 0
@@ -39,16 +39,20 @@ def write(path: str | os.PathLike[str], fitted: Fitted, about: dict[str, Any]) -
     parts = {
         "arrays.safetensors": to_safetensors({name: np.ascontiguousarray(array) for name, array in arrays.items()}),
         "rows.arrow": _to_ipc(fitted.rows.ids),
-        "cols.arrow": _to_ipc(fitted.cols.ids),
     }
+    if not fitted.structure.one_set:
+        parts["cols.arrow"] = _to_ipc(fitted.cols.ids)
+    if fitted.relations is not None:
+        parts["relations.arrow"] = _to_ipc(fitted.relations.ids)
     manifest = {
         "format": FORMAT,
         "version": [MAJOR, MINOR],
         "library": __version__,
-        "structure": spec_to_json(fitted.structure, STRUCTURES),
+        "structure": spec_to_json(fitted.structure, KINDS),
         "loss": spec_to_json(fitted.loss, LOSSES),
         "labels": {"dtype": fitted.classes.dtype.str, "order": fitted.classes.tolist()},
         "columns": [fitted.rows.name, fitted.cols.name],
+        "relation": None if fitted.relations is None else fitted.relations.name,
         "about": about,
         "sha256": {name: hashlib.sha256(part).hexdigest() for name, part in parts.items()},
     }
@@ -93,12 +97,15 @@ def read(path: str | os.PathLike[str]) -> tuple[Fitted, dict[str, Any]]:
             raise ModelFileError(f"{path} is no dyads model, or is damaged ({error}). Save the model again.") from error
     try:
         rows, cols = manifest["columns"]
+        relation = manifest.get("relation")
+        col_ids = parts["cols.arrow" if "cols.arrow" in parts else "rows.arrow"]
         fitted = Fitted(
-            structure=spec_from_json(manifest["structure"], STRUCTURES),
+            structure=spec_from_json(manifest["structure"], KINDS),
             loss=spec_from_json(manifest["loss"], LOSSES),
             classes=np.array(manifest["labels"]["order"], dtype=np.dtype(manifest["labels"]["dtype"])),
             rows=Vocabulary(_from_ipc(parts["rows.arrow"]), rows),
-            cols=Vocabulary(_from_ipc(parts["cols.arrow"]), cols),
+            cols=Vocabulary(_from_ipc(col_ids), cols),
+            relations=None if relation is None else Vocabulary(_from_ipc(parts["relations.arrow"]), relation),
             **_from_safetensors(parts["arrays.safetensors"]),
         )
     except (KeyError, TypeError) as error:

@@ -56,7 +56,7 @@ def demo(
         table.add_row(*row)
     console.print(table)
     if importlib.util.find_spec("matplotlib") is None:
-        console.print("No picture: matplotlib is not installed (pip install 'dyads[plot]').")
+        console.print("No picture: matplotlib is not installed (pip install matplotlib).")
         return
     try:
         draw(found, output)

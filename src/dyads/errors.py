@@ -35,6 +35,10 @@ class UnknownIdWarning(UserWarning):
     """Ids the model has not seen were treated by the ``unknown`` policy."""
 
 
+class VanishedWarning(UserWarning):
+    """The penalty is so strong that the latent weights are zero."""
+
+
 class NotConvergedWarning(UserWarning):
     """The solver stopped before its tolerance was reached."""
 

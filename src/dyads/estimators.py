@@ -3,8 +3,8 @@
 import logging
 import numbers
 import os
+import sys
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self
@@ -17,7 +17,8 @@ from sklearn.utils.validation import check_is_fitted
 from dyads import artifact
 from dyads.data.dyads import Dyads
 from dyads.data.labels import numeric_values, read_labels, to_numpy
-from dyads.data.observations import Observations, read_dyads, read_observations
+from dyads.data.observations import Observations, check_undirected, read_dyads, read_observations
+from dyads.data.tables import read_column
 from dyads.engine.host import scores
 from dyads.errors import (
     DivergenceError,
@@ -25,6 +26,7 @@ from dyads.errors import (
     NotConvergedWarning,
     UnknownIdError,
     UnknownIdWarning,
+    VanishedWarning,
     unknown_name,
 )
 from dyads.metrics import accuracy, mean_absolute_error
@@ -32,8 +34,8 @@ from dyads.model.fitted import Fitted
 from dyads.model.loss import LOSSES, Loss, least_cost, link, mode
 from dyads.model.objective import Objective
 from dyads.model.parameters import Layout
-from dyads.model.penalty import L2, SCALINGS
-from dyads.model.structure import STRUCTURES
+from dyads.model.penalty import L2, SCALINGS, Counts
+from dyads.model.structure import STRUCTURES, Stereotype, build
 from dyads.solve import SOLVERS, Options
 from dyads.training import Callback, Progress, train
 
@@ -42,22 +44,26 @@ logger = logging.getLogger("dyads")
 
 UNKNOWN_POLICIES = ("prior", "raise", "nan")
 
+VANISHED = 1e-2
+"""Latent weights whose root mean square is below this add nothing to a log-odds."""
 
-class _LFL(ClassifierMixin, BaseEstimator, ABC):
-    """What the estimators share: tables in, `Fitted` kept, probabilities out."""
 
-    _ordered: bool
+class _LFL(ClassifierMixin, BaseEstimator):
+    """What the estimators share: tables in, `Fitted` kept, probabilities out.
 
-    @abstractmethod
-    def _decide(self, proba: Array) -> Array:
-        """The code of the label to predict (n,)."""
+    `_structures` names those an estimator offers, its default first; `_ordered` says that labels have numeric values.
+    """
+
+    _structures: tuple[str, ...]
+    _ordered = False
 
     def __init__(
         self,
         rank: int = 5,
         *,
         loss: str | Loss = "log",
-        structure: str = "bilinear",
+        structure: str | None = None,
+        n_bases: int | None = None,
         base: Any = "auto",
         bias: bool = True,
         row: Any = None,
@@ -66,6 +72,7 @@ class _LFL(ClassifierMixin, BaseEstimator, ABC):
         l2_row: float | None = None,
         l2_col: float | None = None,
         l2_bias: float | None = 2.0,
+        l2_shared: float = 0.1,
         l2_scaling: str = "none",
         solver: str = "auto",
         max_iter: int | None = None,
@@ -83,6 +90,7 @@ class _LFL(ClassifierMixin, BaseEstimator, ABC):
         self.rank = rank
         self.loss = loss
         self.structure = structure
+        self.n_bases = n_bases
         self.base = base
         self.bias = bias
         self.row = row
@@ -91,6 +99,7 @@ class _LFL(ClassifierMixin, BaseEstimator, ABC):
         self.l2_row = l2_row
         self.l2_col = l2_col
         self.l2_bias = l2_bias
+        self.l2_shared = l2_shared
         self.l2_scaling = l2_scaling
         self.solver = solver
         self.max_iter = max_iter
@@ -120,10 +129,11 @@ class _LFL(ClassifierMixin, BaseEstimator, ABC):
         callback : called with a `dyads.training.Progress` after each iteration; returning True stops the fit.
         """
         self._check_parameters()
-        seen = read_observations(X, y, sample_weight, self.row, self.col)
+        seen = self._read(X, y, sample_weight)
         dyads, layout = seen.dyads, self._layout(seen)
         loss = self._loss(seen.classes)
-        penalty = self._penalty(layout, dyads)
+        values = numeric_values(seen.classes) if self._ordered else None
+        penalty = self._penalty(layout, dyads, values)
         start = None
         if self.warm_start and hasattr(self, "fitted_"):
             start = self._warm_start(layout, penalty, seen)
@@ -132,6 +142,7 @@ class _LFL(ClassifierMixin, BaseEstimator, ABC):
             best, trace = train(
                 Objective(layout, loss, penalty),
                 dyads,
+                values=values,
                 solver=self.solver,
                 options=Options(self.max_iter, self.tol, self.learning_rate, seed),
                 n_init=self.n_init,
@@ -140,10 +151,12 @@ class _LFL(ClassifierMixin, BaseEstimator, ABC):
                 n_jobs=self.n_jobs,
                 callback=monitored,
             )
-        counts = dyads.row_counts, dyads.col_counts
-        theta = layout.centre(best.theta, *counts)
-        self.fitted_ = Fitted(layout.structure, loss, seen.classes, seen.rows, seen.cols, theta, *counts)
-        self.n_features_in_ = 2
+        counts = Counts.of(dyads, layout.structure.one_set)
+        theta = layout.centre(best.theta, counts.row, counts.col)
+        self.fitted_ = Fitted(
+            layout.structure, loss, seen.classes, seen.rows, seen.cols, theta, counts.row, counts.col, seen.relations
+        )
+        self.n_features_in_ = 2 if seen.relations is None else 3
         self.n_iter_ = best.n_iter
         self.converged_ = best.ended == "tolerance"
         self.objective_ = best.objective
@@ -152,6 +165,13 @@ class _LFL(ClassifierMixin, BaseEstimator, ABC):
         if best.diverged is not None:
             raise DivergenceError(
                 f"The objective stopped being a finite number {best.diverged}. The model keeps its last finite state."
+            )
+        if self.rank and self.fitted_.latent_size() < VANISHED:
+            warnings.warn(
+                f"All latent weights vanished: the penalty l2={self.l2} is too strong for these data, and the model is "
+                "that of rank 0. Lower l2, or choose it by cross-validation.",
+                VanishedWarning,
+                stacklevel=2,
             )
         if best.ended == "limit":
             warnings.warn(
@@ -162,10 +182,36 @@ class _LFL(ClassifierMixin, BaseEstimator, ABC):
             )
         return self
 
+    def _read(self, X: Any, y: Any, sample_weight: Any) -> Observations:
+        _, one_set = STRUCTURES[self._structure]
+        return read_observations(X, y, sample_weight, (self.row, self.col), one_set=one_set)
+
+    @property
+    def _structure(self) -> str:
+        """The name of the structure, the estimator's own where none is given."""
+        return self._structures[0] if self.structure is None else self.structure
+
     def _layout(self, seen: Observations) -> Layout:
-        base = self._base_code(seen.classes)
-        structure = STRUCTURES[self.structure](len(seen.classes), base, bool(self.bias), int(self.rank))
-        return Layout(structure, len(seen.rows), len(seen.cols))
+        n_labels, kind = len(seen.classes), STRUCTURES[self._structure][0]
+        n_bases = self.n_bases
+        if kind is Stereotype:
+            n_bases = 1 if n_bases is None else int(n_bases)
+            most = n_labels if seen.relations is None else np.inf
+            if self.rank < 1 or n_bases > most or (n_labels < 3 and seen.relations is None):
+                raise InputError(
+                    f"structure={self._structure!r}, rank={self.rank}, n_bases={n_bases} and {n_labels} labels "
+                    "do not fit: expected rank and n_bases of at least 1, three or more labels, and no more bases "
+                    "than labels. Use structure='bilinear'."
+                )
+        elif n_bases is not None:
+            raise InputError(
+                f"n_bases={n_bases!r} is for structure='stereotype' and for mixtures of relations, not for "
+                f"{self._structure!r}: leave it None."
+            )
+        structure = build(
+            self._structure, n_labels, self._base_code(seen.classes), bool(self.bias), int(self.rank), n_bases
+        )
+        return Layout(structure, len(seen.rows), len(seen.cols), seen.dyads.n_relations)
 
     def _loss(self, classes: Array) -> Loss:
         loss = LOSSES[self.loss]() if isinstance(self.loss, str) else self.loss
@@ -173,11 +219,17 @@ class _LFL(ClassifierMixin, BaseEstimator, ABC):
             raise InputError(f"loss={self.loss!r} needs ordered labels: use LFLOrdinal, or loss='log' or 'brier'.")
         return loss.bind(numeric_values(classes)) if self._ordered else loss
 
-    def _penalty(self, layout: Layout, dyads: Dyads) -> L2:
+    def _penalty(self, layout: Layout, dyads: Dyads, values: Array | None) -> L2:
         given = (self.l2_bias, self.l2_row, self.l2_col)
         bias, row, col = (float(self.l2 if own is None else own) for own in given)
-        strengths = {"row_bias": bias, "col_bias": bias, "row_factors": row, "col_factors": col}
-        return L2.of(layout, strengths, self.l2_scaling, dyads.row_counts, dyads.col_counts)
+        strengths = dict.fromkeys(("row_bias", "col_bias", "node_bias"), bias)
+        strengths |= {"row_factors": row, "out_factors": row, "col_factors": col, "in_factors": col}
+        strengths |= {"node_factors": float(self.l2), "phi": float(self.l2_shared), "diagonal": float(self.l2_shared)}
+        # The weights of labels are held near where they start, or they would grow until the factors cost nothing.
+        centre = np.zeros(layout.size)
+        for name, start in layout.structure.shared_start(layout.n_relations, values).items():
+            layout.named(centre)[name][:] = start
+        return L2.of(layout, strengths, self.l2_scaling, Counts.of(dyads, layout.structure.one_set), centre)
 
     def _base_code(self, classes: Array) -> int:
         """The code of the pinned label, or the number of labels when none is."""
@@ -208,13 +260,13 @@ class _LFL(ClassifierMixin, BaseEstimator, ABC):
     def _check_parameters(self) -> None:
         for name, valid in (
             ("loss", LOSSES),
-            ("structure", STRUCTURES),
+            ("structure", self._structures),
             ("l2_scaling", SCALINGS),
             ("solver", (*SOLVERS, "auto")),
             ("unknown", UNKNOWN_POLICIES),
         ):
             value = getattr(self, name)
-            if type(value) in LOSSES.values():
+            if type(value) in LOSSES.values() or (name == "structure" and value is None):
                 continue
             if not isinstance(value, str) or value not in valid:
                 raise unknown_name(name, value, valid)
@@ -232,10 +284,12 @@ class _LFL(ClassifierMixin, BaseEstimator, ABC):
             ("l2_row", 0, numbers.Real),
             ("l2_col", 0, numbers.Real),
             ("l2_bias", 0, numbers.Real),
+            ("l2_shared", 0, numbers.Real),
+            ("n_bases", 1, numbers.Integral),
             ("tol", 0, numbers.Real),
         ):
             value = getattr(self, name)
-            optional = value is None and name not in ("rank", "n_init", "l2")
+            optional = value is None and name not in ("rank", "n_init", "l2", "l2_shared")
             if not optional and (not isinstance(value, kind) or isinstance(value, bool) or not least <= value < np.inf):
                 what = "a whole number" if kind is numbers.Integral else "a finite number"
                 raise InputError(f"{name}={value!r} is not possible: expected {what}, at least {least}.")
@@ -256,17 +310,21 @@ class _LFL(ClassifierMixin, BaseEstimator, ABC):
         check_is_fitted(self)
         if self.unknown not in UNKNOWN_POLICIES:
             raise unknown_name("unknown", self.unknown, UNKNOWN_POLICIES)
-        row, col = read_dyads(X, self.fitted_.rows, self.fitted_.cols)
-        n_row, n_col = int((row < 0).sum()), int((col < 0).sum())
-        out = scores(self.fitted_, row, col, self.n_jobs)
-        if n_row or n_col:
-            message = f"{n_row} of {len(row)} dyads have a row id and {n_col} a column id that was not seen in training"
+        fitted = self.fitted_
+        vocabularies = [fitted.rows, fitted.cols] + ([] if fitted.relations is None else [fitted.relations])
+        codes = read_dyads(X, vocabularies)
+        out = scores(fitted, *codes, n_jobs=self.n_jobs)
+        unknown = [column < 0 for column in codes]
+        if any(column.any() for column in unknown):
+            counted = zip(unknown, ("a row id", "a column id", "a relation"), strict=False)
+            found = " and ".join(f"{column.sum()} have {what}" for column, what in counted if column.any())
+            message = f"Of {len(out)} dyads, {found} not seen in training"
             if self.unknown == "raise":
                 raise UnknownIdError(f"{message}: expected known ids. Drop them, or set unknown='prior' or 'nan'.")
             if self.unknown == "nan":
-                out[(row < 0) | (col < 0)] = np.nan
-            treated = "average rows and columns" if self.unknown == "prior" else "NaN"
-            warnings.warn(f"{message}: treated as {treated}.", UnknownIdWarning, stacklevel=3)
+                out[np.logical_or.reduce(unknown)] = np.nan
+            treated = "average ones" if self.unknown == "prior" else "NaN"
+            warnings.warn(f"{message}: treated as {treated}.", UnknownIdWarning, stacklevel=_outside())
         return out
 
     def predict_proba(self, X: Any) -> Array:
@@ -278,7 +336,11 @@ class _LFL(ClassifierMixin, BaseEstimator, ABC):
         return self.fitted_.log_odds(self._scores(X).astype(np.float64))
 
     def predict(self, X: Any, cost: Any = None) -> Array:
-        """Predict one label per dyad; with a matrix cost[true, predicted], the label of least expected cost."""
+        """Predict one label per dyad; with a cost matrix, the label of least expected cost.
+
+        `cost` : (n_labels, n_labels), cost[true, predicted] in the order of `classes_`. Under ``unknown="nan"`` dyads
+        with unknown ids are an error here: no label can be predicted for them.
+        """
         proba = link(self._scores(X))
         if np.isnan(proba).any():
             raise UnknownIdError(
@@ -295,6 +357,14 @@ class _LFL(ClassifierMixin, BaseEstimator, ABC):
         if cost.shape != (n_labels, n_labels) or not np.isfinite(cost).all():
             raise InputError(f"cost has shape {cost.shape}: expected ({n_labels}, {n_labels}), all finite numbers.")
         return self.classes_[least_cost(proba, cost)]
+
+    def _decide(self, proba: Array) -> Array:
+        """The code of the label to predict (n,)."""
+        return mode(proba)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Accuracy of `predict`: the share of labels predicted exactly."""
+        return accuracy(read_labels(y), self.predict(X), sample_weight)
 
     # -------------------------------------------------------------------------------------------------- attributes
 
@@ -322,6 +392,19 @@ class _LFL(ClassifierMixin, BaseEstimator, ABC):
     def col_factors_(self) -> Array:
         """Latent weights of the columns (n_cols, n_labels, rank); zeros for a pinned base."""
         return _read_only(self._known().factors("col_factors"))
+
+    def embed(self, ids: Any, side: str = "row") -> Array:
+        """One vector of latent weights an id (n, size), ready for clustering; `side` is "row" or "col"."""
+        check_is_fitted(self)
+        if side not in ("row", "col"):
+            raise unknown_name("side", side, ("row", "col"))
+        vocabulary = self.fitted_.rows if side == "row" else self.fitted_.cols
+        codes = vocabulary.encode(read_column(ids, "the column of ids"))
+        if (codes < 0).any():
+            raise UnknownIdError(
+                f"{int((codes < 0).sum())} of {len(codes)} ids were not seen in training: expected known ids."
+            )
+        return self.fitted_.embed(codes, side)
 
     @property
     def n_parameters_(self) -> int:
@@ -369,14 +452,17 @@ class LFLClassifier(_LFL):
         Latent weights per row, column and label; 0 is the log-linear model of row and column biases alone.
     loss : "log" or "brier", default "log"
         Both are proper: probabilities are calibrated. `LFLOrdinal` has losses for ordered labels.
-    structure : "bilinear"
-        How latent weights make scores.
+    structure : "bilinear" (default) or "stereotype"
+        How latent weights make scores: a set of its own for every label, or `n_bases` sets shared by all labels, each
+        with a weight phi of every label.
+    n_bases : int, default 1
+        Sets of shared latent weights of the structure "stereotype"; no more than there are labels.
     base : label, None or "auto", default "auto"
         The label whose weights are pinned to zero; None gives every label weights. "auto" pins the first of two labels
         and none of three or more.
     bias : bool, default True
         Whether rows and columns have biases; the label bias is always there.
-    row, col : column names, default the first two columns
+    row, col : names of the columns that hold the row and the column ids, default the first two; X has no others
     l2 : float, default 6.0
         Strength of the penalty: the precision of a Gaussian prior on a weight, in units of log-odds. The defaults suit
         ratings and votes; strong structure with little noise wants less (0.3 to 1): choose by cross-validation.
@@ -384,8 +470,11 @@ class LFLClassifier(_LFL):
         Strengths for the latent weights of rows and of columns; None means `l2`.
     l2_bias : float or None, default 2.0
         Strength for row and column biases; None means `l2`.
+    l2_shared : float, default 0.1
+        Strength, per dyad, that holds what labels or relations weigh shared latent weights by near where it starts.
     l2_scaling : "none", "inverse_sqrt" or "count", default "none"
-        "inverse_sqrt" penalises rarely seen rows and columns more, "count" is the same decay at every observation.
+        "inverse_sqrt" penalises rarely seen rows and columns more, "count" is the same decay at every observation. The
+        strengths mean other things then: choose them anew.
     solver : "auto", "lbfgs" or "sgd"
         "auto" is L-BFGS up to 50,000 dyads and SGD (AdaGrad) above. Both minimise the same objective.
     max_iter : int, default None
@@ -398,7 +487,8 @@ class LFLClassifier(_LFL):
     n_init : int, default 1
         Random restarts; the one of least objective is kept.
     early_stopping : bool, default False
-        Hold out `validation_fraction` of the dyads, stop when their loss no longer falls, keep the best iterate.
+        Hold out `validation_fraction` of the dyads, stop when their loss has not fallen for three iterations, and keep
+        the best iterate. The held-out dyads are not trained on: with a good `l2` this costs accuracy.
     validation_fraction : float, default 0.1
     unknown : "prior", "raise" or "nan", default "prior"
         What an id not seen in training is at predict: an average row or column, an error, or NaN probabilities.
@@ -412,7 +502,8 @@ class LFLClassifier(_LFL):
 
     Attributes
     ----------
-    classes_, row_ids_, col_ids_ : labels and ids
+    classes_ : labels, sorted
+    row_ids_, col_ids_ : ids, in order of first appearance
     row_factors_, col_factors_ : (n, n_labels, rank) latent weights
     n_iter_, converged_, solver_ : how the fit went
     objective_ : its value where the solver stopped, before the biases are centred
@@ -425,19 +516,12 @@ class LFLClassifier(_LFL):
     A. K. Menon and C. Elkan, "Dyadic prediction using a latent feature log-linear model", 2010.
     """
 
-    _ordered = False
+    _structures = ("bilinear", "stereotype")
 
     def decision_function(self, X: Any) -> Array:
         """Log-odds (n, n_labels); for two labels those of the second, (n,)."""
         odds = self.log_odds(X)
         return odds[:, 1] - odds[:, 0] if odds.shape[1] == 2 else odds
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Accuracy of `predict`: the share of labels predicted exactly."""
-        return accuracy(read_labels(y), self.predict(X), sample_weight)
-
-    def _decide(self, proba: Array) -> Array:
-        return mode(proba)
 
 
 class LFLOrdinal(_LFL):
@@ -451,6 +535,7 @@ class LFLOrdinal(_LFL):
     `predict_mean` gives the expected value. `score` is minus the mean absolute error of `predict`.
     """
 
+    _structures = ("bilinear", "stereotype")
     _ordered = True
 
     def predict_mean(self, X: Any) -> Array:
@@ -466,7 +551,61 @@ class LFLOrdinal(_LFL):
         return self.fitted_.loss.decide(proba, numeric_values(self.classes_))
 
 
-ESTIMATORS = {kind.__name__: kind for kind in (LFLClassifier, LFLOrdinal)}
+class LFLLink(_LFL):
+    """Links between the nodes of one set: both columns of X hold ids of the same kind.
+
+    `structure` is "symmetric" (default; one set of weights, sigma(A A^T)), "spectral" (sigma(A Lambda A^T) with a
+    signed diagonal, which can also tell that like avoids like) or "directed" (weights as source, as target, and in
+    both roles). Labels are usually 0 and 1, the first of two being the base, but any nominal labels make typed links.
+
+    With the first two a pair is undirected: it may be given once, in either order, (i, j) and (j, i) have exactly the
+    same probabilities, and giving both orders with different labels is an error. Self-links are allowed. The other
+    parameters are those of `LFLClassifier`; `l2_row` and `l2_col` are for the weights as source and as target.
+    """
+
+    _structures = ("symmetric", "spectral", "directed")
+
+    def _read(self, X: Any, y: Any, sample_weight: Any) -> Observations:
+        seen = super()._read(X, y, sample_weight)
+        if self._structure != "directed":
+            check_undirected(seen)
+        return seen
+
+
+class LFLRelational(_LFL):
+    """Many relations: X has a row id, a column id and a relation; labels are two, usually 0 and 1.
+
+        p(y = 1 | r, c, t) = sigma(gamma_t + alpha_r + beta_c + A_r Lambda^t B_c)
+
+    Rows and columns have one set of weights for all relations; each relation t has a bias and a diagonal Lambda^t.
+    `structure` is "relational" (default), "spectral" (rows and columns are nodes of one set with the same weights in
+    both roles), or "mixture": `n_bases` bilinear terms, each relation having a weight for each of them. The relation is
+    the column that is neither `row` nor `col`, by default the third. The other parameters are those of `LFLClassifier`.
+    """
+
+    _structures = ("relational", "spectral", "mixture")
+
+    def _read(self, X: Any, y: Any, sample_weight: Any) -> Observations:
+        _, one_set = STRUCTURES[self._structure]
+        seen = read_observations(X, y, sample_weight, (self.row, self.col, None), one_set=one_set)
+        if len(seen.classes) != 2:
+            raise InputError(
+                f"LFLRelational got {len(seen.classes)} labels: expected two, such as 0 and 1, per relation."
+            )
+        return seen
+
+    @property
+    def relation_ids_(self) -> Array:
+        """The relations, in the order of `relation_similarity`."""
+        return to_numpy(self._known().relations.ids)  # type: ignore[union-attr]
+
+    def relation_similarity(self) -> Array:
+        """Correlation of each two relations' weights Lambda (n_relations, n_relations)."""
+        check_is_fitted(self)
+        return self.fitted_.relation_similarity()
+
+
+ESTIMATORS = {kind.__name__: kind for kind in (LFLClassifier, LFLOrdinal, LFLLink, LFLRelational)}
 
 
 def load(path: str | os.PathLike[str]) -> Any:
@@ -486,6 +625,14 @@ def load(path: str | os.PathLike[str]) -> Any:
         raise artifact.not_understood(path, error) from error
     model.fitted_ = fitted
     return model
+
+
+def _outside() -> int:
+    """The stack level, for a warning of the caller, of the first frame that is not in this file."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename == __file__:
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _read_only(array: Array) -> Array:

@@ -92,6 +92,7 @@ def train(
     objective: Objective,
     dyads: Dyads,
     *,
+    values: Array | None = None,
     solver: str = "auto",
     options: Options | None = None,
     n_init: int = 1,
@@ -103,7 +104,7 @@ def train(
     """Minimise the objective from `n_init` random starts; returns the best of them and the trace of all.
 
     With `validation_fraction`, that share of the dyads is held out, and each restart keeps its iterate of least
-    held-out loss. `start` may alter the initial theta of the first restart.
+    held-out loss. `values` are those of ordered labels. `start` may alter the initial theta of the first restart.
     """
     options = options or Options()
     solver = pick_solver(solver, objective, len(dyads))
@@ -116,7 +117,7 @@ def train(
         began = time.perf_counter()
         for init in range(n_init):
             rng = random_stream(options.seed, 1, init)
-            theta = objective.layout.initial(rng, dyads.label_counts)
+            theta = objective.layout.initial(rng, dyads.label_counts, values)
             # An entity whose dyads are all held out has nothing to learn from: it stays at the prior.
             row, col, _ = objective.layout.blocks(theta)
             row[kept.row_counts == 0], col[kept.col_counts == 0] = 0, 0

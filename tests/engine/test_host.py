@@ -1,5 +1,6 @@
 """Laws of the sums over dyads: value, gradient, symmetries, threads; compiled and interpreted."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -16,6 +17,10 @@ from problems import LOSSES, STRUCTURES, central_difference, make_dyads, make_fi
 ALL = [(structure, loss) for structure in STRUCTURES for loss in LOSSES]
 
 
+def dyads_for(structure, **choices):
+    return make_dyads(one_set=structure.one_set, **choices)
+
+
 def random_theta(objective, seed=0):
     return np.random.default_rng(seed).normal(scale=0.5, size=objective.layout.size)
 
@@ -23,7 +28,7 @@ def random_theta(objective, seed=0):
 @pytest.mark.parametrize(("structure", "loss"), ALL, ids=repr)
 @pytest.mark.parametrize("scaling", ["none", "inverse_sqrt", "count"])
 def test_gradient_matches_central_differences(structure, loss, scaling):
-    dyads = make_dyads(weighted=True)
+    dyads = dyads_for(structure, weighted=True)
     objective = make_objective(structure, loss, dyads, scaling)
     theta = random_theta(objective)
     with Host(objective, dyads) as problem:
@@ -35,7 +40,7 @@ def test_gradient_matches_central_differences(structure, loss, scaling):
 
 @pytest.mark.parametrize(("structure", "loss"), ALL, ids=repr)
 def test_compiled_equals_interpreted(structure, loss, monkeypatch):
-    dyads = make_dyads(weighted=True)
+    dyads = dyads_for(structure, weighted=True)
     objective = make_objective(structure, loss, dyads)
     theta = random_theta(objective)
 
@@ -70,7 +75,7 @@ def test_recomputed_score_gradients_equal_stored_ones(loss, monkeypatch):
 @pytest.mark.parametrize(("structure", "loss"), ALL, ids=repr)
 @pytest.mark.parametrize("scaling", ["none", "inverse_sqrt", "count"])
 def test_weights_act_as_repetition(structure, loss, scaling):
-    dyads = make_dyads()
+    dyads = dyads_for(structure)
     times = np.random.default_rng(0).integers(1, 4, len(dyads))
     weighted = Dyads(dyads.row, dyads.col, dyads.label, times.astype(float), dyads.n_rows, dyads.n_cols, dyads.n_labels)
     repeated = dyads.take(np.repeat(np.arange(len(dyads)), times))
@@ -86,26 +91,28 @@ def test_weights_act_as_repetition(structure, loss, scaling):
 @pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
 def test_permuting_labels_permutes_value_and_gradient(structure, loss):
-    dyads = make_dyads()
+    dyads = dyads_for(structure)
     order = np.array([2, 0, 3, 1])
     place = np.argsort(order)
-    objective = make_objective(structure, loss, dyads)
-    theta = random_theta(objective)
-    base = structure.base if structure.base == structure.n_labels else int(place[structure.base])
-    free = np.delete(np.arange(4), structure.base) if structure.base < 4 else np.arange(4)
-    free_order = [list(free).index(y) for y in order if y in free]
-    relabelled = Dyads(dyads.row, dyads.col, place[dyads.label], None, dyads.n_rows, dyads.n_cols, 4)
-    renamed = loss._replace(values=loss.values[order]) if hasattr(loss, "values") else loss
-    permuted = make_objective(structure._replace(base=base), renamed, relabelled)
+    free = [y for y in range(4) if y != structure.base]
+    free_order = [free.index(y) for y in order if y in free]
+    shared_by_labels = {"row_factors", "col_factors", "node_factors"} if "phi" in shared_names(structure) else set()
 
     def permute(vector):
         out = np.empty_like(vector)
-        old, new = objective.layout.named(vector), permuted.layout.named(out)
-        for name in old:
-            axis = 0 if name == "label_bias" else 1
-            new[name][:] = old[name] if old[name].shape[axis] == 0 else np.take(old[name], free_order, axis=axis)
+        for name, part in layout.named(vector).items():
+            by_label = part.shape[1] if name not in shared_by_labels else 0
+            layout.named(out)[name][:] = part[:, free_order] if by_label else part
         return out
 
+    layout = make_objective(structure, loss, dyads).layout
+    centre = np.random.default_rng(3).normal(size=layout.size)
+    objective = make_objective(structure, loss, dyads, centre=centre)
+    theta = random_theta(objective)
+    base = structure.base if structure.base == structure.n_labels else int(place[structure.base])
+    relabelled = dataclasses.replace(dyads, label=place[dyads.label])
+    renamed = loss._replace(values=loss.values[order]) if hasattr(loss, "values") else loss
+    permuted = make_objective(structure._replace(base=base), renamed, relabelled, centre=permute(centre))
     with Host(objective, dyads) as one, Host(permuted, relabelled) as other:
         value, gradient = one.value_and_gradient(theta)
         value_permuted, gradient_permuted = other.value_and_gradient(permute(theta))
@@ -113,17 +120,35 @@ def test_permuting_labels_permutes_value_and_gradient(structure, loss):
     np.testing.assert_allclose(gradient_permuted, permute(gradient), rtol=1e-10, atol=1e-12)
 
 
+def shared_names(structure):
+    """Latent weights that all labels share are spoken of as `phi` weighs them."""
+    return {"phi"} if structure.latent_shapes()[2] else set()
+
+
 @pytest.mark.parametrize(("structure", "loss"), ALL, ids=repr)
 def test_swapping_rows_with_columns_swaps_value_and_gradient(structure, loss):
-    dyads = make_dyads(weighted=True)
-    swapped = Dyads(dyads.col, dyads.row, dyads.label, dyads.weight, dyads.n_cols, dyads.n_rows, dyads.n_labels)
-    objective = make_objective(structure, loss, dyads, "inverse_sqrt", (0.7, 0.4, 0.9))
-    mirrored = make_objective(structure, loss, swapped, "inverse_sqrt", (0.7, 0.9, 0.4))
-    theta = random_theta(objective)
+    dyads = dyads_for(structure, weighted=True)
+    swapped = dataclasses.replace(
+        dyads, row=dyads.col, col=dyads.row, n_rows=dyads.n_cols, n_cols=dyads.n_rows
+    )  # fmt: skip
+    other_name = {"row_bias": "col_bias", "row_factors": "col_factors", "out_factors": "in_factors"}
+    other_name |= {new: old for old, new in other_name.items()}
+    layout = Layout(structure, dyads.n_rows, dyads.n_cols)
+    mirror = Layout(structure, dyads.n_cols, dyads.n_rows)
 
     def swap(vector):
-        row, col, shared = objective.layout.blocks(vector)
-        return np.concatenate([col.ravel(), row.ravel(), shared])
+        out = np.empty_like(vector)
+        for name, part in layout.named(vector).items():
+            mirror.named(out)[other_name.get(name, name)][:] = part
+        return out
+
+    centre = np.random.default_rng(3).normal(size=layout.size)
+    objective = make_objective(structure, loss, dyads, "inverse_sqrt", (0.7, 0.4, 0.9), centre)
+    strengths = (0.7, 0.4, 0.4) if structure.one_set else (0.7, 0.9, 0.4)
+    if structure.one_set:
+        objective = make_objective(structure, loss, dyads, "inverse_sqrt", strengths, centre)
+    mirrored = make_objective(structure, loss, swapped, "inverse_sqrt", strengths, swap(centre))
+    theta = random_theta(objective)
 
     with Host(objective, dyads) as one, Host(mirrored, swapped) as other:
         value, gradient = one.value_and_gradient(theta)
@@ -132,12 +157,34 @@ def test_swapping_rows_with_columns_swaps_value_and_gradient(structure, loss):
     np.testing.assert_allclose(gradient_swapped, swap(gradient), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    "structure", [STRUCTURES[0], *(case for case in STRUCTURES if case.latent_shapes()[2])], ids=repr
+)
+def test_relations_have_shared_blocks_of_their_own(structure):
+    """Dyads of one relation move its shared block alone; gradients as ever."""
+    dyads = dyads_for(structure, weighted=True, n_relations=3)
+    objective = make_objective(structure, Log(), dyads)
+    theta = random_theta(objective)
+    with Host(objective, dyads) as problem:
+        _, gradient = problem.value_and_gradient(theta)
+        expected = central_difference(lambda point: problem.value_and_gradient(point)[0], theta)
+        assert relative_error(gradient, expected) < 1e-6
+    only = dyads.take(dyads.relation == 1)
+    with Host(make_objective(structure, Log(), dyads, strengths=(0, 0, 0), centre=theta), only) as problem:
+        shared = objective.layout.blocks(problem.value_and_gradient(theta)[1]).shared
+        assert not shared[[0, 2]].any()
+        assert shared[1].all()
+
+
+@pytest.mark.parametrize(
+    "structure", [Bilinear(4, 4, 1, False, 3), *(case for case in STRUCTURES if case.one_set)], ids=repr
+)
 @pytest.mark.parametrize("weighted", [False, True])
-def test_any_number_of_threads_gives_the_same_bits(weighted, monkeypatch):
+def test_any_number_of_threads_gives_the_same_bits(structure, weighted, monkeypatch):
     monkeypatch.setattr(host, "CHUNK", 64)
     monkeypatch.setattr(host, "CELL", 64)
-    dyads = make_dyads(n=5000, n_rows=90, n_cols=70, weighted=weighted)
-    objective = make_objective(Bilinear(4, 4, True, 3), Log(), dyads)
+    dyads = dyads_for(structure, n=5000, n_rows=90, n_cols=70, weighted=weighted)
+    objective = make_objective(structure, Log(), dyads)
     theta = random_theta(objective)
     found = []
     for n_jobs in (1, 2, 3):
@@ -149,11 +196,12 @@ def test_any_number_of_threads_gives_the_same_bits(weighted, monkeypatch):
     assert found[0] == found[1] == found[2]
 
 
-def test_an_epoch_visits_every_dyad_once(monkeypatch):
+@pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
+def test_an_epoch_visits_every_dyad_once(structure, monkeypatch):
     """With rate zero nothing moves, so the objective met on the way is the objective."""
     monkeypatch.setattr(host, "CELL", 50)
-    dyads = make_dyads(n=4000, n_rows=60, n_cols=50, weighted=True)
-    objective = make_objective(Bilinear(4, 0, True, 2), Log(), dyads, "count")
+    dyads = dyads_for(structure, n=4000, n_rows=60, n_cols=50, weighted=True)
+    objective = make_objective(structure, Log(), dyads, "count")
     with Host(objective, dyads) as problem:
         assert problem._cells.n_groups > 3
         state = problem.sgd_state(random_theta(objective))
@@ -163,27 +211,28 @@ def test_an_epoch_visits_every_dyad_once(monkeypatch):
     assert (state[0] == before).all()
 
 
+@pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
 @pytest.mark.parametrize("scaling", ["none", "inverse_sqrt", "count"])
-def test_sgd_gradients_sum_to_that_of_the_objective(scaling, monkeypatch):
+def test_sgd_gradients_sum_to_that_of_the_objective(structure, scaling, monkeypatch):
     """At a tiny rate with huge accumulators AdaGrad is plain descent, and an epoch is one step down the gradient."""
     monkeypatch.setattr(host, "ACCUMULATOR_START", 1e12)
     monkeypatch.setattr(host, "SHARED_BATCH", 1)
-    dyads = make_dyads(n=300, weighted=True)
-    objective = make_objective(Bilinear(4, 4, True, 3), Log(), dyads, scaling)
+    dyads = dyads_for(structure, n=300, weighted=True, n_relations=2)
+    objective = make_objective(structure, Log(), dyads, scaling)
     theta = random_theta(objective)
     with Host(objective, dyads) as problem:
         state = problem.sgd_state(theta)
-        rate = 1e-3 * math.sqrt(1e12) * dyads.total_weight / len(dyads)
+        rate = 3e-4 * math.sqrt(1e12) * dyads.total_weight / len(dyads)
         problem.epoch(state, rate, 0, 0)
         _, gradient = problem.value_and_gradient(theta)
-    moved = (theta - state[0]) / 1e-3
+    moved = (theta - state[0]) / 3e-4
     assert np.linalg.norm(moved - gradient) < 0.05 * np.linalg.norm(gradient)
 
 
 def test_an_unknown_entity_is_the_average_of_the_seen_ones():
     """The score is linear in each block, so an average block gives the average score."""
     dyads = make_dyads(weighted=True)
-    structure = Bilinear(4, 4, True, 2)
+    structure = Bilinear(4, 4, 1, False, 2)
     theta = np.random.default_rng(0).normal(size=Layout(structure, dyads.n_rows, dyads.n_cols).size)
     fitted = make_fitted(structure, theta, dyads)
     rows = scores(fitted, np.arange(dyads.n_rows), np.full(dyads.n_rows, 3))

@@ -12,16 +12,16 @@ from problems import LOSS_CASES, LOSSES, N_LABELS, STRUCTURE_CASES, STRUCTURES, 
 
 
 def test_every_registered_part_has_a_case_here():
-    assert STRUCTURE_CASES.keys() == structure_module.STRUCTURES.keys()
+    assert STRUCTURE_CASES.keys() == structure_module.KINDS.keys()
     assert LOSS_CASES.keys() == loss_module.LOSSES.keys()
-    for registry, cases in ((structure_module.STRUCTURES, STRUCTURE_CASES), (loss_module.LOSSES, LOSS_CASES)):
+    for registry, cases in ((structure_module.KINDS, STRUCTURE_CASES), (loss_module.LOSSES, LOSS_CASES)):
         for name, kind in registry.items():
             assert all(type(case) is kind for case in cases[name])
 
 
 def test_part_names_are_unique():
     """Numba takes two named tuples of one name for each other."""
-    names = [kind.__name__ for kind in (*structure_module.STRUCTURES.values(), *loss_module.LOSSES.values())]
+    names = [kind.__name__ for kind in (*structure_module.KINDS.values(), *loss_module.LOSSES.values())]
     assert len(set(names)) == len(names)
 
 
@@ -101,10 +101,72 @@ def test_the_base_keeps_score_zero(structure):
 
 
 def test_rank_zero_is_the_sum_of_biases():
-    structure = structure_module.Bilinear(3, 3, True, 0)
+    structure = structure_module.Bilinear(3, 3, 1, False, 0)
     s = np.zeros(3)
     score(structure, np.array([1.0, 2, 3]), np.array([10.0, 20, 30]), np.array([100.0, 200, 300]), s)
     assert s.tolist() == [111, 222, 333]
+
+
+def random_blocks(structure, seed=5):
+    rng = np.random.default_rng(seed)
+    return [rng.normal(size=size) for size in Layout(structure, 1, 1).sizes]
+
+
+def score_of(structure, a, b, h):
+    s = np.zeros(structure.n_labels)
+    score(structure, a, b, h, s)
+    return s
+
+
+def test_stereotype_with_identity_phi_is_bilinear():
+    stereotype, bilinear = (
+        structure_module.Stereotype(4, 4, 1, False, 3, 4),
+        structure_module.Bilinear(4, 4, 1, False, 3),
+    )
+    a, b, h = random_blocks(bilinear)
+    phi = np.eye(4).ravel()
+    np.testing.assert_allclose(score_of(stereotype, a, b, np.append(h, phi)), score_of(bilinear, a, b, h), rtol=1e-12)
+    assert (stereotype.shared_start(1, None)["phi"] == np.eye(4)).all(), "where it starts for nominal labels"
+
+
+def test_directed_without_node_part_is_bilinear():
+    directed, bilinear = structure_module.Directed(4, 0, 0, True, 2), structure_module.Bilinear(4, 0, 0, False, 2)
+    a, b, h = random_blocks(directed)
+    size = 6
+    a[2 * size :] = 0
+    np.testing.assert_allclose(
+        score_of(directed, a, b, h), score_of(bilinear, a[:size], b[size : 2 * size], h), rtol=1e-12
+    )
+
+
+def test_spectral_with_positive_diagonal_is_symmetric():
+    spectral, symmetric = structure_module.Diagonal(2, 0, 1, True, 3), structure_module.Bilinear(2, 0, 1, True, 3)
+    a, b, h = random_blocks(spectral)
+    diagonal = np.abs(h[1:])
+    h[1:] = diagonal
+    root = np.append(1, np.sqrt(diagonal))
+    np.testing.assert_allclose(score_of(spectral, a, b, h), score_of(symmetric, root * a, root * b, h[:1]), rtol=1e-12)
+
+
+@pytest.mark.parametrize("structure", [case for case in STRUCTURES if case.one_set and case.n_bias < 2], ids=repr)
+def test_one_set_without_direction_is_exactly_symmetric(structure):
+    if type(structure) is structure_module.Directed:
+        pytest.skip("directed")
+    for seed in range(20):
+        a, b, h = random_blocks(structure, seed)
+        assert (score_of(structure, a, b, h) == score_of(structure, b, a, h)).all()
+
+
+def test_ordered_stereotype_starts_from_the_standardised_values():
+    values = np.array([1.0, 2.0, 3.0, 10.0])
+    phi = structure_module.Stereotype(4, 4, 1, False, 3, 2).shared_start(1, values)["phi"][0]
+    np.testing.assert_allclose(phi[:, 0], (values - values.mean()) / values.std())
+    np.testing.assert_allclose(phi.T @ phi / 4, np.eye(2), atol=1e-12)
+
+
+def test_a_spectral_diagonal_starts_with_both_signs():
+    start = structure_module.Diagonal(2, 0, 1, True, 4).shared_start(1, None)["diagonal"]
+    assert set(start.ravel()) == {-1.0, 1.0}
 
 
 def test_float32_stays_float32():
@@ -125,7 +187,7 @@ def test_absolute_loss_is_within_delta_of_the_absolute_error():
 
 
 def test_layout_names_cover_theta_once():
-    layout = Layout(STRUCTURES[1], 6, 4)
+    layout = Layout(STRUCTURES[1], 6, 4, n_relations=2)
     theta = np.arange(float(layout.size))
     parts = layout.named(theta)
     assert parts["row_factors"].shape == (6, 3, 3)
@@ -137,16 +199,18 @@ def test_layout_names_cover_theta_once():
 
 @pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
 def test_centring_changes_no_probability_and_makes_mean_biases_zero(structure):
-    layout = Layout(structure, 6, 4)
+    n_cols = 6 if structure.one_set else 4
+    layout = Layout(structure, 6, n_cols, n_relations=2)
     rng = np.random.default_rng(4)
-    theta, row_counts, col_counts = rng.normal(size=layout.size), rng.uniform(1, 5, 6), rng.uniform(1, 5, 4)
+    theta, row_counts, col_counts = rng.normal(size=layout.size), rng.uniform(1, 5, 6), rng.uniform(1, 5, n_cols)
     centred = layout.centre(theta, row_counts, col_counts)
     for r in range(6):
-        for c in range(4):
+        for c in range(n_cols):
             before, after = np.zeros(N_LABELS), np.zeros(N_LABELS)
             for point, out in ((theta, before), (centred, after)):
                 blocks = layout.blocks(point)
-                score(structure, blocks.row[r], blocks.col[c], blocks.shared, out)
+                score(structure, blocks.row[r], blocks.col[c], blocks.shared[1], out)
             np.testing.assert_allclose(link(after[None]), link(before[None]), atol=1e-12)
-    if structure.bias:
-        assert np.abs(row_counts @ layout.named(centred)["row_bias"]).max() < 1e-12
+    for name, part in layout.named(centred).items():
+        if name in ("row_bias", "node_bias"):
+            assert np.abs(row_counts @ part).max(initial=0) < 1e-12

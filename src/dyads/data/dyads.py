@@ -28,6 +28,8 @@ class Dyads:
     row, col, label : (n,) codes of each observation
     weight : (n,) positive weights, or None when all are one
     n_rows, n_cols, n_labels : how many codes there are
+    relation : (n,) codes, or None when there is one relation
+    n_relations : how many of them there are
     """
 
     row: Codes
@@ -37,10 +39,14 @@ class Dyads:
     n_rows: int
     n_cols: int
     n_labels: int
+    relation: Codes | None = None
+    n_relations: int = 1
 
     def __post_init__(self) -> None:
         for field, n in (("row", self.n_rows), ("col", self.n_cols), ("label", self.n_labels)):
             object.__setattr__(self, field, narrow(getattr(self, field), n))
+        if self.relation is not None:
+            object.__setattr__(self, "relation", narrow(self.relation, self.n_relations))
 
     def __len__(self) -> int:
         return len(self.row)
@@ -62,13 +68,21 @@ class Dyads:
         return self.counts(self.col, self.n_cols)
 
     @property
+    def relation_counts(self) -> Floats:
+        if self.relation is None:
+            return np.array([self.total_weight])
+        return self.counts(self.relation, self.n_relations)
+
+    @property
     def label_counts(self) -> Floats:
         return self.counts(self.label, self.n_labels)
 
     def take(self, which: npt.NDArray[np.bool_] | Codes) -> "Dyads":
         """Keep some observations; the codes stay as they are."""
         weight = None if self.weight is None else self.weight[which]
-        return replace(self, row=self.row[which], col=self.col[which], label=self.label[which], weight=weight)
+        relation = None if self.relation is None else self.relation[which]
+        row, col, label = self.row[which], self.col[which], self.label[which]
+        return replace(self, row=row, col=col, label=label, weight=weight, relation=relation)
 
     def hold_out(self, fraction: float, rng: np.random.Generator) -> "tuple[Dyads, Dyads]":
         """Split at random into what is kept and a held-out fraction."""

@@ -23,7 +23,7 @@ from dyads.model.fitted import Fitted
 from dyads.model.loss import evaluate
 from dyads.model.objective import Objective
 from dyads.model.parameters import random_stream
-from dyads.model.penalty import slope
+from dyads.model.penalty import Counts, slope
 from dyads.model.structure import pull_col, pull_row, pull_shared, score
 
 Array = np.ndarray[Any, Any]
@@ -52,13 +52,15 @@ ACCUMULATOR_START = 0.1
 
 
 @kernel
-def row_pass(structure, loss, A, B, h, start, col, label, weight, first, last, kept, s, g, GA, gh):  # type: ignore[no-untyped-def]
-    """Sum the loss of rows first..last-1, pull it into GA and gh, and keep g in `kept` unless that is empty."""
+def row_pass(structure, loss, A, B, H, start, col, label, relation, weight, first, last, kept, s, g, GA, GH):  # type: ignore[no-untyped-def]
+    """Sum the loss of rows first..last-1, pull it into GA and GH, and keep g in `kept` unless that is empty."""
     total = 0.0
     for r in range(first, last):
         a, ga = A[r], GA[r]
         for i in range(start[r], start[r + 1]):
             b = B[col[i]]
+            t = 0 if relation is None else relation[i]
+            h = H[t]
             s[:] = 0
             score(structure, a, b, h, s)
             value = evaluate(loss, label[i], s, g)
@@ -67,7 +69,7 @@ def row_pass(structure, loss, A, B, h, start, col, label, weight, first, last, k
                 scale(g, weight[i])
             total += value
             pull_row(structure, a, b, h, g, ga)
-            pull_shared(structure, a, b, h, g, gh)
+            pull_shared(structure, a, b, h, g, GH[t])
             if kept.shape[0]:
                 for y in range(g.size):
                     kept[i, y] = g[y]
@@ -75,13 +77,14 @@ def row_pass(structure, loss, A, B, h, start, col, label, weight, first, last, k
 
 
 @kernel
-def col_pass(structure, loss, A, B, h, start, order, row, label, weight, first, last, kept, s, g, GB):  # type: ignore[no-untyped-def]
+def col_pass(structure, loss, A, B, H, start, order, row, label, relation, weight, first, last, kept, s, g, GB):  # type: ignore[no-untyped-def]
     """Pull the loss of columns first..last-1 into GB, with g read from `kept` or, if that is empty, computed again."""
     for c in range(first, last):
         b, gb = B[c], GB[c]
         for j in range(start[c], start[c + 1]):
             i = order[j]
             a = A[row[i]]
+            h = H[0 if relation is None else relation[i]]
             if kept.shape[0]:
                 pull_col(structure, a, b, h, kept[i], gb)
             else:
@@ -94,43 +97,48 @@ def col_pass(structure, loss, A, B, h, start, order, row, label, weight, first, 
 
 
 @kernel
-def loss_pass(structure, loss, A, B, h, row, col, label, weight, first, last, s, g):  # type: ignore[no-untyped-def]
+def loss_pass(structure, loss, A, B, H, row, col, label, relation, weight, first, last, s, g):  # type: ignore[no-untyped-def]
     """Sum the loss of dyads first..last-1."""
     total = 0.0
     for i in range(first, last):
         s[:] = 0
-        score(structure, A[row[i]], B[col[i]], h, s)
+        score(structure, A[row[i]], B[col[i]], H[0 if relation is None else relation[i]], s)
         value = evaluate(loss, label[i], s, g)
         total += value if weight is None else value * weight[i]
     return total
 
 
 @kernel
-def score_pass(structure, A, B, h, row, col, first, last, none_a, none_b, S):  # type: ignore[no-untyped-def]
+def score_pass(structure, A, B, H, row, col, relation, first, last, none_a, none_b, S):  # type: ignore[no-untyped-def]
     """Add the scores of dyads first..last-1 to S; an entity of negative code has the block `none_a` or `none_b`."""
     for i in range(first, last):
         a = A[row[i]] if row[i] >= 0 else none_a
         b = B[col[i]] if col[i] >= 0 else none_b
-        score(structure, a, b, h, S[i])
+        score(structure, a, b, H[0 if relation is None else relation[i]], S[i])
 
 
 @kernel
 def sgd_pass(  # type: ignore[no-untyped-def]
-    structure, loss, A, B, h, A2, B2, h2, row, col, label, weight, order,
-    row_decay, col_decay, row_l2, col_l2, rate, s, g, ga, gb, gh,
+    structure, loss, A, B, H, A2, B2, H2, row, col, label, relation, weight, order,
+    row_decay, col_decay, shared_decay, row_l2, col_l2, shared_l2, shared_centre, rate, s, g, ga, gb, GH,
 ):  # fmt: skip
     """One AdaGrad step per dyad, in the given order; returns the sum of the losses met on the way.
 
     A dyad's gradient holds its share of the penalty, w_i / n_r of that of its row, so that an epoch's steps sum to the
-    gradient of the objective. Both pulls are computed before either lands. The shared block, which every dyad
-    touches, moves after every `SHARED_BATCH` dyads.
+    gradient of the objective. Both pulls are computed before either lands: of a self-link they land on one block. The
+    shared blocks, which every dyad touches, move after every `SHARED_BATCH` dyads.
     """
     total = 0.0
-    gh[:] = 0
+    GH[:] = 0
+    t = 0
+    h, gh = H[0], GH[0]
     for n in range(order.size):
         i = order[n]
         r, c = row[i], col[i]
         a, b = A[r], B[c]
+        if relation is not None:
+            t = relation[i]
+            h, gh = H[t], GH[t]
         s[:] = 0
         score(structure, a, b, h, s)
         value = evaluate(loss, label[i], s, g)
@@ -146,13 +154,20 @@ def sgd_pass(  # type: ignore[no-untyped-def]
         pull_row(structure, a, b, h, g, ga)
         pull_col(structure, a, b, h, g, gb)
         pull_shared(structure, a, b, h, g, gh)
+        if shared_l2 is not None:
+            shared_share = shared_decay[t]
+            if weight is not None:
+                shared_share *= weight[i]
+            for k in range(gh.size):
+                gh[k] += slope(h[k] - shared_centre[t, k], shared_l2[k], shared_share)
         step(a, ga, A2[r], rate, row_share, row_l2)
         step(b, gb, B2[c], rate, col_share, col_l2)
         if n % SHARED_BATCH == SHARED_BATCH - 1 or n == order.size - 1:
-            for k in range(gh.size):
-                h2[k] += gh[k] * gh[k]
-                h[k] -= rate * gh[k] / math.sqrt(h2[k])
-            gh[:] = 0
+            for u in range(H.shape[0]):
+                for k in range(H.shape[1]):
+                    H2[u, k] += GH[u, k] * GH[u, k]
+                    H[u, k] -= rate * GH[u, k] / math.sqrt(H2[u, k])
+            GH[:] = 0
     return total
 
 
@@ -200,7 +215,15 @@ class Host:
 
         def part(bounds: tuple[int, int]) -> float:
             return loss_pass(
-                *specs, *blocks, dyads.row, dyads.col, dyads.label, weight, *bounds, *_scratch(specs[0], theta)
+                *specs,
+                *blocks,
+                dyads.row,
+                dyads.col,
+                dyads.label,
+                dyads.relation,
+                weight,
+                *bounds,
+                *_scratch(specs[0], theta),
             )  # type: ignore[no-any-return]
 
         return sum(self.threads.map(part, _even_tasks(len(dyads))))
@@ -216,7 +239,7 @@ class Host:
         gradient = np.zeros_like(theta)
         out = layout.blocks(gradient)
         tasks = grouped.row_tasks
-        shared = np.zeros((len(tasks), blocks.shared.size), theta.dtype)
+        shared = np.zeros((len(tasks), *blocks.shared.shape), theta.dtype)
         n_kept = len(self.dyads) if self._store_bytes(theta.dtype) <= STORED_GRADIENT_BYTES else 0
         kept = np.empty((n_kept, self.objective.structure.n_labels), theta.dtype)
         weight = _weight(grouped.dyads, theta.dtype)
@@ -229,6 +252,7 @@ class Host:
                 grouped.row_start,
                 dyads.col,
                 dyads.label,
+                dyads.relation,
                 weight,
                 *tasks[task],
                 kept,
@@ -245,6 +269,7 @@ class Host:
                 grouped.col_order,
                 dyads.row,
                 dyads.label,
+                dyads.relation,
                 weight,
                 *bounds,
                 kept,
@@ -280,14 +305,14 @@ class Host:
             h, h2 = theta.shared.copy(), squares.shared.copy()
             value = sgd_pass(
                 *specs, theta.row, theta.col, h, squares.row, squares.col, h2,
-                dyads.row, dyads.col, dyads.label, weight, order, *constants, step_size,
+                dyads.row, dyads.col, dyads.label, dyads.relation, weight, order, *constants, step_size,
                 *_scratch(specs[0], h), np.empty_like(theta.row[0]), np.empty_like(theta.col[0]), np.empty_like(h),
             )  # fmt: skip
             return value, h, h2
 
         value = 0.0
         for shift in random_stream(seed, number).permutation(cells.n_groups):
-            round_ = [int(p * cells.n_groups + (p + shift) % cells.n_groups) for p in range(cells.n_groups)]
+            round_ = cells.round(int(shift))
             values, h, h2 = zip(*self.threads.map(visit, round_), strict=True)
             value += sum(values)
             sizes = np.diff(cells.start)[round_]
@@ -309,30 +334,32 @@ class Host:
 
     @cached_property
     def _cells(self) -> "_Cells":
-        return _Cells.of(self.dyads)
+        return _Cells.of(self.dyads, self.objective.structure.one_set)
 
     @cached_property
-    def _sgd_constants(self) -> tuple[Array, ...]:
-        penalty, dyads = self.objective.penalty, self.dyads
+    def _sgd_constants(self) -> tuple[Array | None, ...]:
+        penalty = self.objective.penalty
         # An entity whose dyads are all held out is never visited.
-        row_counts, col_counts = (np.where(n > 0, n, np.inf) for n in (dyads.row_counts, dyads.col_counts))
-        arrays = (
-            penalty.row_scale / row_counts,
-            penalty.col_scale / col_counts,
-            penalty.row_strength,
-            penalty.col_strength,
-        )
-        return tuple(array.astype(np.float32) for array in arrays)
+        counts = (np.where(n > 0, n, np.inf) for n in Counts.of(self.dyads, self.objective.structure.one_set))
+        scales = (penalty.row_scale, penalty.col_scale, penalty.shared_scale)
+        decays = (scale / n for scale, n in zip(scales, counts, strict=True))
+        shared = (penalty.shared_strength, penalty.shared_centre) if penalty.shared_strength.any() else (None, None)
+        arrays = (*decays, penalty.row_strength, penalty.col_strength, *shared)
+        return tuple(None if array is None else np.ascontiguousarray(array, np.float32) for array in arrays)
 
 
-def scores(fitted: Fitted, row: Array, col: Array, n_jobs: int | None = 1) -> Array:
+def scores(fitted: Fitted, row: Array, col: Array, relation: Array | None = None, n_jobs: int | None = 1) -> Array:
     """Score dyads (n, n_labels) in the precision of the model; an entity of negative code is an average one."""
-    blocks = fitted.layout.blocks(np.ascontiguousarray(fitted.theta))
+    A, B, H = fitted.layout.blocks(np.ascontiguousarray(fitted.theta))
     out = np.zeros((len(row), fitted.structure.n_labels), fitted.theta.dtype)
     row, col = (np.ascontiguousarray(codes, dtype=np.int64) for codes in (row, col))
+    if relation is not None:
+        # The code -1 finds the last block, which is the average relation's.
+        relation = np.ascontiguousarray(relation, dtype=np.int64)
+        H = np.vstack([H, H.mean(axis=0)])
 
     def part(bounds: tuple[int, int]) -> None:
-        score_pass(fitted.structure, *blocks, row, col, *bounds, *fitted.average_blocks, out)
+        score_pass(fitted.structure, A, B, H, row, col, relation, *bounds, *fitted.average_blocks, out)
 
     with closing(Threads(n_jobs)) as threads:
         threads.map(part, _even_tasks(len(row)))
@@ -383,19 +410,33 @@ class _ByOwner:
 
 @dataclass(frozen=True)
 class _Cells:
-    """Dyads sorted by cell; cell (p, q) of the n_groups x n_groups holds start[p n_groups + q] onwards."""
+    """Dyads sorted by cell; cell (p, q) of the n_groups x n_groups holds start[p n_groups + q] onwards.
+
+    With one id set a dyad of groups p and q lies in cell (min(p, q), max(p, q)), whichever is its row's.
+    """
 
     dyads: Dyads
     start: Array
     n_groups: int
+    one_set: bool
 
     @classmethod
-    def of(cls, dyads: Dyads) -> "_Cells":
+    def of(cls, dyads: Dyads, one_set: bool) -> "_Cells":
         n_groups = int(np.clip(math.isqrt(len(dyads) // CELL), 1, MAX_GROUPS))
-        row_group = _deal(dyads.row_counts, n_groups)
-        col_group = _deal(dyads.col_counts, n_groups)
-        grouped = Grouped.by(row_group[dyads.row] * np.int16(n_groups) + col_group[dyads.col], n_groups**2)
-        return cls(dyads.take(grouped.order), grouped.start, n_groups)
+        counts = Counts.of(dyads, one_set)
+        first, second = _deal(counts.row, n_groups)[dyads.row], _deal(counts.col, n_groups)[dyads.col]
+        if one_set:
+            first, second = np.minimum(first, second), np.maximum(first, second)
+        grouped = Grouped.by(first * np.int16(n_groups) + second, n_groups**2)
+        return cls(dyads.take(grouped.order), grouped.start, n_groups, one_set)
+
+    def round(self, shift: int) -> list[int]:
+        """Cells of which no two share a group: (p, p + shift), or with one id set those with p + q = shift, mod n."""
+        n = self.n_groups
+        if self.one_set:
+            pairs = {tuple(sorted((p, (shift - p) % n))) for p in range(n)}
+            return sorted(p * n + q for p, q in pairs)
+        return [p * n + (p + shift) % n for p in range(n)]
 
 
 def _deal(counts: Array, n_groups: int) -> Array:

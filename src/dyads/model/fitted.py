@@ -9,7 +9,7 @@ import numpy as np
 from dyads.data.vocabulary import Vocabulary
 from dyads.model.loss import Loss
 from dyads.model.parameters import Layout
-from dyads.model.structure import Structure
+from dyads.model.structure import Structure, free_labels, latent_start
 
 Array = np.ndarray[Any, Any]
 
@@ -24,7 +24,8 @@ class Fitted:
     classes : (n_labels,) the labels, sorted
     rows, cols : the ids seen in training
     theta : (size,) the parameters, laid out as `layout` says
-    row_counts, col_counts : summed weights of each row's and column's training dyads
+    row_counts, col_counts : summed weights of each row's and column's training dyads; of both roles with one id set
+    relations : the relations seen in training, or None when there is one
     """
 
     structure: Structure
@@ -35,10 +36,12 @@ class Fitted:
     theta: Array
     row_counts: Array
     col_counts: Array
+    relations: Vocabulary | None = None
 
     @property
     def layout(self) -> Layout:
-        return Layout(self.structure, len(self.rows), len(self.cols))
+        n_relations = 1 if self.relations is None else len(self.relations)
+        return Layout(self.structure, len(self.rows), len(self.cols), n_relations)
 
     @cached_property
     def average_blocks(self) -> tuple[Array, Array]:
@@ -49,11 +52,29 @@ class Fitted:
         return row.astype(self.theta.dtype), col.astype(self.theta.dtype)
 
     def factors(self, name: str) -> Array:
-        """The latent weights ``row_factors`` or ``col_factors`` (n, n_labels, rank); zeros for a pinned base."""
-        free = self.layout.named(self.theta)[name]
-        if self.structure.base == self.structure.n_labels:
-            return free
-        return np.insert(free, self.structure.base, 0, axis=1)
+        """A part of the latent weights; (n, n_labels, rank) where labels have their own, zeros for the base."""
+        part = self.layout.named(self.theta)[name]
+        own = not self.structure.latent_shapes()[2]
+        if own and self.structure.base < self.structure.n_labels:
+            return np.insert(part, self.structure.base, 0, axis=1)
+        return part
+
+    def embed(self, codes: Array, side: str) -> Array:
+        """All latent weights of rows or columns (or nodes), one vector each (n, size)."""
+        blocks = self.layout.blocks(self.theta)
+        block = blocks.row if side == "row" else blocks.col
+        return block[codes, latent_start(self.structure) :]
+
+    def latent_size(self) -> float:
+        """Root mean square of all latent weights of rows and columns."""
+        start, blocks = latent_start(self.structure), self.layout.blocks(self.theta)
+        latent = [np.mean(block[:, start:].astype(np.float64) ** 2) for block in (blocks.row, blocks.col)]
+        return float(np.sqrt(np.mean(latent)))
+
+    def relation_similarity(self) -> Array:
+        """Correlation of the latent shared weights of each two relations (n_relations, n_relations)."""
+        shared = self.layout.blocks(self.theta).shared[:, free_labels(self.structure) :]
+        return np.asarray(np.corrcoef(shared))
 
     def log_odds(self, scores: Array) -> Array:
         """Turn scores (n, n_labels) into log-odds against the base, or against the labels' geometric mean if none."""

@@ -159,6 +159,54 @@ class Absolute(NamedTuple):
         return size - self.delta
 
 
+class Hinge(NamedTuple):
+    """The all-threshold hinge of MMMF on the expected label. Section 3.5; Rennie & Srebro 2005.
+
+        value = sum_l hinge(t_l (m - theta_l) / margin_l),    hinge(z) smooth: 1/2 - z, (1 - z)^2 / 2, 0
+
+    with a threshold theta_l at the midpoint of each two neighbouring label values and t_l = 1 if the label lies above
+    it, else -1. m cannot leave the range of the values, so the margin of a threshold is its distance to the nearest of
+    them: that one can always be had, at the end labels too. Not proper: probabilities need calibration.
+    """
+
+    values: Any = None
+    thresholds: Any = None
+    margins: Any = None
+
+    @property
+    def ordered(self) -> bool:
+        return True
+
+    @property
+    def smooth(self) -> bool:
+        return True
+
+    def bind(self, values: Array) -> "Hinge":
+        thresholds = (values[1:] + values[:-1]) / 2
+        return Hinge(values, thresholds, (values[1:] - values[:-1]) / 2)
+
+    def decide(self, proba: Array, values: Array) -> Array:
+        return nearest_mean(proba, values)
+
+    def evaluate(self, label: int, s: Array, g: Array) -> float:
+        _softmax(s, g)
+        mean = _mean_derivative(self.values, g)
+        value = g[0] * 0
+        slope = g[0] * 0
+        for i in range(self.thresholds.size):
+            side = 1 if self.values[label] > self.thresholds[i] else -1
+            z = side * (mean - self.thresholds[i]) / self.margins[i]
+            if z <= 0:
+                value += 0.5 - z
+                slope -= side / self.margins[i]
+            elif z < 1:
+                value += (1 - z) * (1 - z) / 2
+                slope -= (1 - z) * side / self.margins[i]
+        for y in range(s.size):
+            g[y] *= slope
+        return float(value)
+
+
 def evaluate(spec: Loss, label: int, s: Array, g: Array) -> float:
     """Return the loss of one dyad and write g = d value / d s; s, g : (n_labels,)."""
     return spec.evaluate(label, s, g)
@@ -215,11 +263,12 @@ def least_cost(proba: Array, cost: Array) -> Array:
     return np.asarray(np.argmin(proba @ cost, axis=1))
 
 
-LOSSES: dict[str, type[Log] | type[Brier] | type[Squared] | type[Absolute]] = {
+LOSSES: dict[str, Any] = {
     "log": Log,
     "brier": Brier,
     "absolute": Absolute,
     "squared": Squared,
+    "hinge": Hinge,
 }
 
 COMPOSED = (_softmax, _mean_derivative)

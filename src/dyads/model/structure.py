@@ -9,6 +9,11 @@ vector a row (``a``) or a column (``b``) owns, or the one all dyads share (``h``
 
     a = [alpha_r | latent part of a]    b = [beta_c | latent part of b]    h = [gamma | latent part of h]
 
+With one id set (`one_set`) rows and columns are nodes of one kind, and a and b are blocks of the same table. A node
+then has one bias for both roles (n_bias = 1), or one as a row and one as a column, [alpha | beta | latent part]
+(n_bias = 2).
+With several relations each has a shared block of its own, and h is that of the dyad's relation.
+
 Only *free* labels have weights: all of them, or all but the base, whose score is zero. Free label f is label
 ``f + (f >= base)``; ``base == n_labels`` says that none is pinned.
 
@@ -33,10 +38,19 @@ class Structure(Protocol):
     @property
     def base(self) -> int: ...
     @property
-    def bias(self) -> bool: ...
+    def n_bias(self) -> int: ...
+    @property
+    def one_set(self) -> bool: ...
 
     def latent_shapes(self) -> tuple[Shapes, Shapes, Shapes]:
-        """Name and shape the latent parts a row owns, a column owns, and all dyads share."""
+        """Name and shape the latent parts a row (or node) owns, a column owns, and all dyads of a relation share."""
+        ...
+
+    def shared_start(self, n_relations: int, values: Array | None) -> dict[str, Array]:
+        """Where the shared latent parts start, (n_relations, ...) each.
+
+        `values` : (n_labels,) numeric values of ordered labels, or None.
+        """
         ...
 
     def latent_score(self, a: Array, b: Array, h: Array, s: Array) -> None: ...
@@ -50,17 +64,20 @@ class Bilinear(NamedTuple):
 
         latent_y(r, c) = a_y . b_y,    a, b in R^{free labels x rank}
 
-    Menon & Elkan 2010, sections 3.1 and 3.2.
+    With one id set it is the symmetric model sigma(A A^T) of section 4.4. Menon & Elkan 2010, sections 3.1, 3.2, 4.4.
     """
 
     n_labels: int
     base: int
-    bias: bool
+    n_bias: int
+    one_set: bool
     rank: int
 
     def latent_shapes(self) -> tuple[Shapes, Shapes, Shapes]:
-        shape = (free_labels(self), self.rank)
-        return {"row_factors": shape}, {"col_factors": shape}, {}
+        return *_both_sides((free_labels(self), self.rank), self.one_set), {}
+
+    def shared_start(self, n_relations: int, values: Array | None) -> dict[str, Array]:
+        return {}
 
     def latent_score(self, a: Array, b: Array, h: Array, s: Array) -> None:
         start = latent_start(self)
@@ -86,6 +103,184 @@ class Bilinear(NamedTuple):
         pass
 
 
+class Stereotype(NamedTuple):
+    """Few bilinear terms shared by all labels, with weights phi of each label. Section 4.3.
+
+        latent_y(r, c) = sum_i phi_yi (a_i . b_i),    a, b in R^{n_bases x rank}, phi in R^{free labels x n_bases}
+
+    With phi the identity it is `Bilinear`. With relations, phi is each relation's mixture lambda of section 4.5.
+    """
+
+    n_labels: int
+    base: int
+    n_bias: int
+    one_set: bool
+    rank: int
+    n_bases: int
+
+    def latent_shapes(self) -> tuple[Shapes, Shapes, Shapes]:
+        return *_both_sides((self.n_bases, self.rank), self.one_set), {"phi": (free_labels(self), self.n_bases)}
+
+    def shared_start(self, n_relations: int, values: Array | None) -> dict[str, Array]:
+        n = free_labels(self)
+        if n_relations > 1:
+            # Relations start alike but for their leading basis, or they could never part.
+            phi = np.where(np.arange(self.n_bases) == np.arange(n_relations)[:, None] % self.n_bases, 1.0, 0.5)
+            return {"phi": phi[:, None, :].repeat(n, axis=1)}
+        if values is None:
+            return {"phi": np.eye(n, self.n_bases)[None] if self.n_bases >= n else _cosines(n, self.n_bases)[None]}
+        standard = (values - values.mean()) / values.std()
+        powers = np.vander(standard, self.n_bases + 1, increasing=True)
+        orthogonal, triangle = np.linalg.qr(powers)
+        phi = orthogonal[:, 1:] * np.sign(np.diag(triangle)[1:]) * np.sqrt(len(values))
+        return {"phi": np.delete(phi, self.base, axis=0)[None] if self.base < self.n_labels else phi[None]}
+
+    def latent_score(self, a: Array, b: Array, h: Array, s: Array) -> None:
+        start, n = latent_start(self), free_labels(self)
+        for i in range(self.n_bases):
+            first = start + i * self.rank
+            inner = a[first] * b[first]
+            for k in range(1, self.rank):
+                inner += a[first + k] * b[first + k]
+            for f in range(n):
+                s[f + (f >= self.base)] += h[n + f * self.n_bases + i] * inner
+
+    def latent_pull_row(self, a: Array, b: Array, h: Array, g: Array, ga: Array) -> None:
+        start, n = latent_start(self), free_labels(self)
+        for i in range(self.n_bases):
+            first = start + i * self.rank
+            slope = g[0 + (self.base == 0)] * h[n + i]
+            for f in range(1, n):
+                slope += g[f + (f >= self.base)] * h[n + f * self.n_bases + i]
+            for k in range(self.rank):
+                ga[first + k] += slope * b[first + k]
+
+    def latent_pull_col(self, a: Array, b: Array, h: Array, g: Array, gb: Array) -> None:
+        latent_pull_row(self, b, a, h, g, gb)
+
+    def latent_pull_shared(self, a: Array, b: Array, h: Array, g: Array, gh: Array) -> None:
+        start, n = latent_start(self), free_labels(self)
+        for i in range(self.n_bases):
+            first = start + i * self.rank
+            inner = a[first] * b[first]
+            for k in range(1, self.rank):
+                inner += a[first + k] * b[first + k]
+            for f in range(n):
+                gh[n + f * self.n_bases + i] += g[f + (f >= self.base)] * inner
+
+
+class Diagonal(NamedTuple):
+    """Weights shared by all labels or relations, with a signed diagonal Lambda of each. Sections 4.4 and 4.5.
+
+        latent_y(r, c) = sum_k Lambda_yk a_k b_k,    a, b in R^rank, Lambda in R^{free labels x rank}
+
+    With one id set it is the spectral model sigma(A Lambda A^T); with relations, sigma(alpha_r Lambda^t beta_c).
+    """
+
+    n_labels: int
+    base: int
+    n_bias: int
+    one_set: bool
+    rank: int
+
+    def latent_shapes(self) -> tuple[Shapes, Shapes, Shapes]:
+        return *_both_sides((self.rank,), self.one_set), {"diagonal": (free_labels(self), self.rank)}
+
+    def shared_start(self, n_relations: int, values: Array | None) -> dict[str, Array]:
+        # Both signs, and others for other labels and relations, so that none has to cross zero to be found.
+        signs = np.random.default_rng(0).choice([-1.0, 1.0], (n_relations, free_labels(self), self.rank))
+        signs[0, 0] = np.where(np.arange(self.rank) % 2 == 0, 1.0, -1.0)
+        return {"diagonal": signs}
+
+    def latent_score(self, a: Array, b: Array, h: Array, s: Array) -> None:
+        start, n = latent_start(self), free_labels(self)
+        for f in range(n):
+            y = f + (f >= self.base)
+            total = s[y]
+            for k in range(self.rank):
+                # a b first: its product does not depend on their order, so the score of (j, i) is that of (i, j).
+                total += h[n + f * self.rank + k] * (a[start + k] * b[start + k])
+            s[y] = total
+
+    def latent_pull_row(self, a: Array, b: Array, h: Array, g: Array, ga: Array) -> None:
+        start, n = latent_start(self), free_labels(self)
+        for f in range(n):
+            gy = g[f + (f >= self.base)]
+            for k in range(self.rank):
+                ga[start + k] += gy * h[n + f * self.rank + k] * b[start + k]
+
+    def latent_pull_col(self, a: Array, b: Array, h: Array, g: Array, gb: Array) -> None:
+        latent_pull_row(self, b, a, h, g, gb)
+
+    def latent_pull_shared(self, a: Array, b: Array, h: Array, g: Array, gh: Array) -> None:
+        start, n = latent_start(self), free_labels(self)
+        for f in range(n):
+            gy = g[f + (f >= self.base)]
+            for k in range(self.rank):
+                gh[n + f * self.rank + k] += gy * (a[start + k] * b[start + k])
+
+
+class Directed(NamedTuple):
+    """Nodes with weights as a row, as a column, and in both roles: alpha beta^T + gamma gamma^T. Section 4.4.
+
+    latent_y(r, c) = out_y(r) . in_y(c) + node_y(r) . node_y(c),    each in R^{free labels x rank}
+    """
+
+    n_labels: int
+    base: int
+    n_bias: int
+    one_set: bool
+    rank: int
+
+    def latent_shapes(self) -> tuple[Shapes, Shapes, Shapes]:
+        shape = (free_labels(self), self.rank)
+        return {"out_factors": shape, "in_factors": shape, "node_factors": shape}, {}, {}
+
+    def shared_start(self, n_relations: int, values: Array | None) -> dict[str, Array]:
+        return {}
+
+    def latent_score(self, a: Array, b: Array, h: Array, s: Array) -> None:
+        out = latent_start(self)
+        size = free_labels(self) * self.rank
+        for f in range(free_labels(self)):
+            y = f + (f >= self.base)
+            total = s[y]
+            for k in range(f * self.rank, (f + 1) * self.rank):
+                total += a[out + k] * b[out + size + k] + a[out + 2 * size + k] * b[out + 2 * size + k]
+            s[y] = total
+
+    def latent_pull_row(self, a: Array, b: Array, h: Array, g: Array, ga: Array) -> None:
+        out = latent_start(self)
+        size = free_labels(self) * self.rank
+        for f in range(free_labels(self)):
+            gy = g[f + (f >= self.base)]
+            for k in range(f * self.rank, (f + 1) * self.rank):
+                ga[out + k] += gy * b[out + size + k]
+                ga[out + 2 * size + k] += gy * b[out + 2 * size + k]
+
+    def latent_pull_col(self, a: Array, b: Array, h: Array, g: Array, gb: Array) -> None:
+        out = latent_start(self)
+        size = free_labels(self) * self.rank
+        for f in range(free_labels(self)):
+            gy = g[f + (f >= self.base)]
+            for k in range(f * self.rank, (f + 1) * self.rank):
+                gb[out + size + k] += gy * a[out + k]
+                gb[out + 2 * size + k] += gy * a[out + 2 * size + k]
+
+    def latent_pull_shared(self, a: Array, b: Array, h: Array, g: Array, gh: Array) -> None:
+        pass
+
+
+def _both_sides(shape: tuple[int, ...], one_set: bool) -> tuple[Shapes, Shapes]:
+    return ({"node_factors": shape}, {}) if one_set else ({"row_factors": shape}, {"col_factors": shape})
+
+
+def _cosines(n: int, n_bases: int) -> Array:
+    """Orthogonal columns (n, n_bases) of mean square one, the discrete cosines."""
+    label, i = np.ogrid[:n, 1 : n_bases + 1]
+    return np.asarray(np.sqrt(2) * np.cos(np.pi * (label + 0.5) * i / n))
+
+
 def free_labels(spec: Structure) -> int:
     """Count the labels that have weights."""
     return spec.n_labels - (spec.base < spec.n_labels)
@@ -93,43 +288,48 @@ def free_labels(spec: Structure) -> int:
 
 def latent_start(spec: Structure) -> int:
     """Where the latent part of a row's or a column's block begins."""
-    return free_labels(spec) if spec.bias else 0
+    return spec.n_bias * free_labels(spec)
 
 
 def score(spec: Structure, a: Array, b: Array, h: Array, s: Array) -> None:
     """s += scores of the dyad with blocks a, b and shared block h; s : (n_labels,)."""
-    for f in range(free_labels(spec)):
+    n = free_labels(spec)
+    for f in range(n):
         y = f + (f >= spec.base)
         total = s[y] + h[f]
-        if spec.bias:
+        if spec.n_bias == 1:
             total += a[f] + b[f]
+        elif spec.n_bias == 2:
+            total += a[f] + b[n + f]
         s[y] = total
     latent_score(spec, a, b, h, s)
 
 
 def pull_row(spec: Structure, a: Array, b: Array, h: Array, g: Array, ga: Array) -> None:
     """ga += (d s / d a)^T g."""
-    if spec.bias:
-        _pull_bias(spec, g, ga)
+    if spec.n_bias > 0:
+        _pull_bias(spec, g, 0, ga)
     latent_pull_row(spec, a, b, h, g, ga)
 
 
 def pull_col(spec: Structure, a: Array, b: Array, h: Array, g: Array, gb: Array) -> None:
     """gb += (d s / d b)^T g."""
-    if spec.bias:
-        _pull_bias(spec, g, gb)
+    if spec.n_bias == 1:
+        _pull_bias(spec, g, 0, gb)
+    elif spec.n_bias == 2:
+        _pull_bias(spec, g, free_labels(spec), gb)
     latent_pull_col(spec, a, b, h, g, gb)
 
 
 def pull_shared(spec: Structure, a: Array, b: Array, h: Array, g: Array, gh: Array) -> None:
     """gh += (d s / d h)^T g."""
-    _pull_bias(spec, g, gh)
+    _pull_bias(spec, g, 0, gh)
     latent_pull_shared(spec, a, b, h, g, gh)
 
 
-def _pull_bias(spec: Structure, g: Array, out: Array) -> None:
+def _pull_bias(spec: Structure, g: Array, start: int, out: Array) -> None:
     for f in range(free_labels(spec)):
-        out[f] += g[f + (f >= spec.base)]
+        out[start + f] += g[f + (f >= spec.base)]
 
 
 def latent_score(spec: Structure, a: Array, b: Array, h: Array, s: Array) -> None:
@@ -148,7 +348,27 @@ def latent_pull_shared(spec: Structure, a: Array, b: Array, h: Array, g: Array, 
     spec.latent_pull_shared(a, b, h, g, gh)
 
 
-STRUCTURES: dict[str, type[Bilinear]] = {"bilinear": Bilinear}
+def build(name: str, n_labels: int, base: int, bias: bool, rank: int, n_bases: int | None) -> Structure:
+    """Make a structure by its name in `STRUCTURES`, of two id sets or one as that says."""
+    kind, one_set = STRUCTURES[name]
+    n_bias = int(bias) * (2 if kind is Directed else 1)
+    fields = (n_labels, base, n_bias, one_set, rank, *(() if n_bases is None else (n_bases,)))
+    made: Structure = kind(*fields)
+    return made
+
+
+KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Bilinear, Stereotype, Diagonal, Directed)}
+
+STRUCTURES: dict[str, tuple[Any, bool]] = {
+    "bilinear": (Bilinear, False),
+    "stereotype": (Stereotype, False),
+    "symmetric": (Bilinear, True),
+    "spectral": (Diagonal, True),
+    "directed": (Directed, True),
+    "relational": (Diagonal, False),
+    "mixture": (Stereotype, False),
+}
+"""Names users give: the kind of structure, and whether rows and columns are of one id set."""
 
 COMPOSED = (free_labels, latent_start, score, pull_row, pull_col, pull_shared, _pull_bias)
 """Kernels written once for every structure; an engine compiles them as they are."""
