@@ -29,6 +29,7 @@ check: test lint types contracts
 # Speed, memory and accuracy on real data: some minutes, and no test depends on it.
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/core.py
+	$(BIN)/python benchmarks/structures.py
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("dyads needs python3 >= 3.11, this is " + sys.version) if sys.version_info < (3, 11) else None'

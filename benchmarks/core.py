@@ -1,6 +1,6 @@
 """Speed, memory, start-up and accuracy of the core on real data: `make bench`.
 
-Each measurement runs in a process of its own and is printed and kept in ``benchmarks/results/core.json``. Real data
+Each measurement runs in a process of its own and is printed and kept in ``benchmarks/results/``. Real data
 are read from the folder `DYADS_DATA`; what is not there is skipped, and said so.
 """
 
@@ -16,8 +16,6 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-
-RESULTS = Path(__file__).parent / "results" / "core.json"
 
 
 def read_ml_1m():
@@ -58,7 +56,7 @@ def memory():
     """Bytes per dyad that a fit by SGD adds at its peak: the slope between ML-1M repeated 8 and 24 times."""
     peaks = {}
     for times in (8, 24):
-        peaks[times] = run_apart("peak_of_a_fit", str(times))["bytes"]
+        peaks[times] = run_apart(__file__, "peak_of_a_fit", str(times))["bytes"]
     per_dyad = (peaks[24] - peaks[8]) / (16 * 1_000_209)
     return {"bytes per dyad": round(per_dyad, 1), "at most": 40}
 
@@ -171,9 +169,9 @@ def rounded(value):
     return round(value, 4) if isinstance(value, float) else value
 
 
-def run_apart(name, *arguments):
-    """Run one function of this file in a process of its own."""
-    command = [sys.executable, "-W", "ignore", __file__, name, *arguments]
+def run_apart(script, name, *arguments):
+    """Run one function of a benchmark script in a process of its own."""
+    command = [sys.executable, "-W", "ignore", script, name, *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         kind, _, reason = done.stderr.strip().splitlines()[-1].partition(": ")
@@ -181,30 +179,30 @@ def run_apart(name, *arguments):
     return json.loads(done.stdout)
 
 
-MEASUREMENTS = {f.__name__: f for f in (sgd_speed, memory, start_up, synthetic, un_votes)}
-
-
-def main():
+def main(measurements, script):
+    """Run all measurements of a script and keep their results, or the one named on the command line."""
     if len(sys.argv) > 1:
         warnings.simplefilter("ignore")
-        print(json.dumps(globals()[sys.argv[1]](*sys.argv[2:])))
+        print(json.dumps(measurements[sys.argv[1]](*sys.argv[2:])))
         return
     import numba
     import scipy
 
     versions = {"python": platform.python_version(), "numpy": np.__version__, "numba": numba.__version__}
     results = {"versions": versions | {"scipy": scipy.__version__}, "cores": os.cpu_count()}
-    for name, function in MEASUREMENTS.items():
+    for name, function in measurements.items():
         try:
-            found = run_apart(name)
+            found = run_apart(script, name)
         except FileNotFoundError as error:
             print(f"{name}: skipped, {error}")
             continue
         results[name] = {"what": function.__doc__, **found}
         print(json.dumps({name: results[name]}, indent=1), flush=True)
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    path = Path(script).parent / "results" / f"{Path(script).stem}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    own = (sgd_speed, memory, start_up, synthetic, un_votes)
+    main({f.__name__: f for f in own} | ({"peak_of_a_fit": peak_of_a_fit} if len(sys.argv) > 1 else {}), __file__)

@@ -11,6 +11,7 @@ _HOME = {
     "LFLLink": "dyads.estimators",
     "LFLRelational": "dyads.estimators",
     "load": "dyads.estimators",
+    "pairs_from_graph": "dyads.data.graph",
     "Absolute": "dyads.model.loss",
     "metrics": "dyads.metrics",
     "errors": "dyads.errors",

@@ -141,7 +141,7 @@ def _id_columns(names: list[str], wanted: Sequence[Any]) -> list[str]:
     if further:
         raise InputError(
             f"X has the columns {names}, and {found} would be {' and '.join(roles)}: further columns, as "
-            f"side-information, are not supported yet. Pass the {COUNTED[len(wanted)]} id columns only, without the label."
+            f"side-information, are not supported yet. Pass the {COUNTED[len(wanted)]} id columns, without the label."
         )
     return found
 

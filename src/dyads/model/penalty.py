@@ -34,16 +34,17 @@ class L2:
     """Quadratic penalty on the blocks of rows, columns (or nodes) and relations:
 
         1/2 sum_r n_r^q sum_k row_strength_k a_rk^2  +  1/2 sum_c n_c^q sum_k col_strength_k b_ck^2
-        + 1/2 sum_t n_t sum_k shared_strength_k (h_tk - shared_centre_tk)^2
+        + 1/2 sum_t n_t^q sum_k shared_strength_k (h_tk - shared_centre_tk)^2
 
     where n is the sum of the weights of an entity's dyads and q = 0 ("none"), -1/2 ("inverse_sqrt": larger for
-    rarely seen entities, section 4.2) or 1 ("count": the same decay at every observation). The label bias has strength
-    zero. With one id set the columns' part is left out, and n counts both roles.
+    rarely seen entities, section 4.2) or 1 ("count": the same decay at every observation). Relations are entities too;
+    what a single one shares is penalised by q = 1, or it would outgrow its penalty with more data. The label bias has
+    strength zero. With one id set the columns' part is left out, and n counts both roles.
 
     Attributes
     ----------
     row_strength : (row size,), col_strength : (col size,), shared_strength : (shared size,)
-    row_scale : (n_rows,) n_r^q, col_scale : (n_cols,) n_c^q, shared_scale : (n_relations,) n_t
+    row_scale : (n_rows,) n_r^q, col_scale : (n_cols,) n_c^q, shared_scale : (n_relations,) n_t^q
     shared_centre : (n_relations, shared size)
     """
 
@@ -71,7 +72,7 @@ class L2:
         )
         if layout.structure.one_set:
             col = row
-        scales = counts.row**power, counts.col**power, counts.relation
+        scales = counts.row**power, counts.col**power, counts.relation ** (power if layout.n_relations > 1 else 1)
         return cls(row, col, shared, *scales, layout.blocks(centre).shared, layout.structure.one_set)
 
     def value_and_gradient(self, blocks: Blocks, gradient: Blocks) -> float:

@@ -1,0 +1,144 @@
+"""Graphs -> labelled pairs, with all non-links or a weighted sample of them."""
+
+import numbers
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from dyads.data.labels import to_numpy
+from dyads.data.tables import named_values, read_column
+from dyads.data.vocabulary import Vocabulary
+from dyads.errors import InputError, unknown_name
+
+Array = np.ndarray[Any, Any]
+
+MOST_PAIRS = 50_000_000
+"""More pairs than this are not enumerated."""
+
+
+class Pairs(NamedTuple):
+    """Labelled pairs of nodes, ready for ``LFLLink().fit(pairs.X, pairs.y, pairs.weight)``.
+
+    Attributes
+    ----------
+    X : dict of the columns source and target
+    y : (n,) labels: 1 for a link and 0 for none, or the entries of a matrix
+    weight : (n,) one, or what a sampled non-link stands for
+    """
+
+    X: dict[str, Array]
+    y: Array
+    weight: Array
+
+
+def pairs_from_graph(
+    G: Any, *, directed: bool, negatives: str = "all", rate: float = 1.0, random_state: int | None = None
+) -> Pairs:
+    """Turn a graph into labelled pairs of its nodes.
+
+    Parameters
+    ----------
+    G : networkx graph, SciPy sparse matrix, square NumPy array, or table of two id columns (an edge list)
+        The entries of a dense array are labels, NaN where unknown; all its known cells are pairs. Of the others every
+        pair of nodes that is no link is a non-link. An array of two columns is an edge list.
+    directed : whether (i, j) and (j, i) are different pairs
+    negatives : "all" non-links, or a random "sample" of them for graphs too large to enumerate
+        Each sampled non-link gets the weight (non-links) / (sampled ones), so that the sample stands for all of them
+        and probabilities stay calibrated.
+    rate : sampled non-links per link
+    random_state : seed of the sample
+    """
+    if negatives not in ("all", "sample"):
+        raise unknown_name("negatives", negatives, ("all", "sample"))
+    if not isinstance(rate, numbers.Real) or not 0 < rate < np.inf:
+        raise InputError(f"rate={rate!r} is not possible: expected a positive number of non-links per link.")
+    if isinstance(G, np.ndarray) and G.ndim == 2 and G.shape[1] != 2:
+        return _of_cells(G, directed)
+    nodes, source, target = _edges(G)
+    n = len(nodes)
+    loops = bool((source == target).any())
+    if not directed:
+        source, target = np.minimum(source, target), np.maximum(source, target)
+    links = np.unique(source * n + target)
+    n_pairs = (n * n if directed else n * (n + 1) // 2) - (0 if loops else n)
+    if negatives == "sample":
+        others = _sample(links, n, directed, loops, min(round(rate * len(links)), n_pairs - len(links)), random_state)
+    elif n_pairs > MOST_PAIRS:
+        raise InputError(f"The graph has {n_pairs:,} pairs: too many to enumerate. Use negatives='sample'.")
+    else:
+        every = np.arange(n * n)
+        row, col = np.divmod(every, n)
+        fits = (row != col) | loops if directed else (row < col) | (loops & (row == col))
+        others = np.setdiff1d(every[fits], links, assume_unique=True)
+    if not len(links) or not len(others):
+        raise InputError(f"The graph has {len(links)} links and {len(others)} other pairs: expected some of both.")
+    row, col = np.divmod(np.concatenate([links, others]), n)
+    weight = np.ones(len(row))
+    weight[len(links) :] = (n_pairs - len(links)) / len(others)
+    y = (np.arange(len(row)) < len(links)).astype(int)
+    return Pairs({"source": nodes[row], "target": nodes[col]}, y, weight)
+
+
+def _of_cells(matrix: Array, directed: bool) -> Pairs:
+    if matrix.shape[0] != matrix.shape[1]:
+        raise InputError(
+            f"The matrix has shape {matrix.shape}: expected a square one, a row and a column for each node."
+        )
+    known = ~np.isnan(matrix.astype(np.float64))
+    if not directed:
+        clash = known & known.T & (matrix != matrix.T)
+        if clash.any():
+            i, j = np.argwhere(clash)[0]
+            raise InputError(
+                f"The entries ({i}, {j}) and ({j}, {i}) differ: expected a symmetric matrix, or directed=True."
+            )
+        known = np.triu(known) | np.tril(known & ~known.T, -1)
+    row, col = np.nonzero(known)
+    y = matrix[row, col]
+    y = y.astype(int) if (y % 1 == 0).all() else y
+    return Pairs({"source": row, "target": col}, y, np.ones(len(row)))
+
+
+def _edges(G: Any) -> tuple[Array, Array, Array]:
+    """The nodes (n,), and the codes of the source and target of each edge."""
+    if hasattr(G, "tocoo"):
+        matrix = G.tocoo()
+        if matrix.shape[0] != matrix.shape[1]:
+            raise InputError(f"The matrix has shape {matrix.shape}: expected a square one.")
+        links = matrix.data != 0
+        source, target = (np.asarray(index, dtype=np.int64)[links] for index in matrix.coords)
+        return np.arange(matrix.shape[0]), source, target
+    if hasattr(G, "nodes") and hasattr(G, "edges"):
+        column = read_column(list(G.nodes), "the nodes")
+        edges = [list(end) for end in zip(*((edge[0], edge[1]) for edge in G.edges), strict=True)] or [[], []]
+    else:
+        values = named_values(G)
+        if len(values) != 2:
+            raise InputError(f"The edge list has the columns {list(values)}: expected two, the source and the target.")
+        edges = list(values.values())
+        column = None
+    ends = [read_column(end, "the column of nodes") for end in edges]
+    if column is None:
+        column = pa.concat_arrays(ends)
+    nodes, _ = Vocabulary.of(column, "node")
+    source, target = (nodes.encode(end).astype(np.int64) for end in ends)
+    return to_numpy(nodes.ids), source, target
+
+
+def _sample(links: Array, n: int, directed: bool, loops: bool, wanted: int, random_state: int | None) -> Array:
+    """Draw pairs that are no links, without repetition."""
+    rng = np.random.default_rng(random_state)
+    found = np.empty(0, dtype=np.int64)
+    while len(found) < wanted:
+        row, col = rng.integers(0, n, (2, 2 * (wanted - len(found)) + 16))
+        if not directed:
+            row, col = np.minimum(row, col), np.maximum(row, col)
+            # A pair of two nodes is drawn in both orders, a self-link in one: let half of the others go.
+            keep = (row == col) | (rng.random(len(row)) < 0.5)
+            row, col = row[keep], col[keep]
+        drawn = row * n + col
+        drawn = drawn[(row != col) | loops]
+        drawn = drawn[~np.isin(drawn, links)]
+        found = np.unique(np.concatenate([found, drawn]))
+    return rng.permutation(found)[:wanted]
