@@ -75,3 +75,24 @@ def _draw(X: dict[str, Array], scores: Array, classes: Array, rng: np.random.Gen
     proba = link(scores)
     code = (rng.random((len(proba), 1)) > proba.cumsum(axis=1)).sum(axis=1).clip(max=len(classes) - 1)
     return Synthetic(X, classes[code], proba, classes)
+
+
+def make_relations(n: int = 60, random_state: int = 0) -> tuple[dict[str, Array], Array]:
+    """People x people x relation -> 0 or 1: friends and colleagues are much alike, rivals opposite, kin by itself."""
+    rng = np.random.default_rng(random_state)
+    sources, targets = rng.normal(size=(2, n, 3))
+    weights = {
+        "is-friend-of": [2.0, 1.0, 0.0],
+        "is-colleague-of": [1.6, 1.2, 0.3],
+        "is-rival-of": [-1.8, -0.8, 0.0],
+        "is-kin-of": [0.1, -0.2, 2.0],
+    }
+    row, col = np.divmod(np.arange(n * n), n)
+    X: dict[str, list[Array]] = {"source": [], "target": [], "relation": []}
+    y = []
+    for name, diagonal in weights.items():
+        odds = (sources * diagonal @ targets.T).ravel() - 1
+        for column, values in zip(X.values(), (row, col, np.full(n * n, name)), strict=True):
+            column.append(values)
+        y.append(_draw({}, np.column_stack([np.zeros(n * n), odds]), np.array([0, 1]), rng).y)
+    return {name: np.concatenate(columns) for name, columns in X.items()}, np.concatenate(y)
