@@ -239,7 +239,9 @@ def test_relations_work_on_one_id_set():
     ("model", "y", "says"),
     [
         (LFLRelational(), [0, 1, 2], "expected two"),
-        (LFLLink(structure="bilinear"), [0, 1, 1], "structure='bilinear'.*symmetric"),
+        (LFLLink(structure="bilinear"), [0, 1, 1], "does not fit LFLLink.*'symmetric'.*LFLClassifier or LFLOrdinal"),
+        (LFLOrdinal(structure="symmetric"), [1, 2, 3], "does not fit LFLOrdinal.*Use LFLLink"),
+        (LFLLink(structure="symetric"), [0, 1, 1], "did you mean 'symmetric'"),
         (LFLOrdinal(structure="stereotype", n_bases=4), [1, 2, 3], "no more bases than labels"),
         (LFLOrdinal(structure="stereotype"), [1, 2, 2], "three or more labels"),
         (LFLOrdinal(structure="bilinear", n_bases=2), [1, 2, 3], "n_bases=2 is for"),

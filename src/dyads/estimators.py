@@ -276,6 +276,12 @@ class _LFL(ClassifierMixin, BaseEstimator):
             value = getattr(self, name)
             if type(value) in LOSSES.values() or (name == "structure" and value is None):
                 continue
+            if name == "structure" and isinstance(value, str) and value in STRUCTURES and value not in valid:
+                fitting = [kind.__name__ for kind in ESTIMATORS.values() if value in kind._structures]
+                raise InputError(
+                    f"structure={value!r} does not fit {type(self).__name__}: expected one of "
+                    f"{', '.join(map(repr, valid))}. Use {' or '.join(fitting)} for it."
+                )
             if not isinstance(value, str) or value not in valid:
                 raise unknown_name(name, value, valid)
         delta = getattr(self.loss, "delta", 0)
