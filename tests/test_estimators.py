@@ -69,7 +69,7 @@ def test_lbfgs_ends_at_a_stationary_point(loss):
     assert (decreases >= -1e-9).all(), "L-BFGS never climbs"
     seen = read_observations(X, y, None)
     layout, loss = model.fitted_.layout, model.fitted_.loss
-    penalty = model._penalty(layout, seen.dyads, None)
+    penalty = model._penalty(layout, seen.dyads, seen.classes.astype(float))
     theta = layout.centre(model.fitted_.theta, penalty.row_scale, penalty.col_scale)
     with Host(Objective(layout, loss, penalty), seen.dyads) as problem:
         value, gradient = problem.value_and_gradient(theta)

@@ -33,7 +33,7 @@ from dyads.metrics import accuracy, mean_absolute_error
 from dyads.model.fitted import Fitted
 from dyads.model.loss import LOSSES, Loss, least_cost, link, mode
 from dyads.model.objective import Objective
-from dyads.model.parameters import Layout
+from dyads.model.parameters import Layout, label_log_odds
 from dyads.model.penalty import L2, SCALINGS, Counts
 from dyads.model.structure import STRUCTURES, Stereotype, build
 from dyads.solve import SOLVERS, Options
@@ -159,7 +159,8 @@ class _LFL(ClassifierMixin, BaseEstimator):
         self.fitted_ = Fitted(
             layout.structure, loss, seen.classes, seen.rows, seen.cols, theta, counts.row, counts.col, seen.relations
         )
-        self.n_features_in_ = 2 if seen.relations is None else 3
+        self.columns_ = seen.columns
+        self.n_features_in_ = len(seen.columns)
         self.n_iter_ = best.n_iter
         self.converged_ = best.ended == "tolerance"
         self.objective_ = best.objective
@@ -200,13 +201,14 @@ class _LFL(ClassifierMixin, BaseEstimator):
             name = "bilinear"
         kind, n_bases = STRUCTURES[name][0], self.n_bases
         if kind is Stereotype:
-            n_bases = 1 if n_bases is None else int(n_bases)
-            most = n_labels if seen.relations is None else np.inf
+            n_bases = (1 if seen.relations is None else 3) if n_bases is None else int(n_bases)
+            pinned = self._base_code(seen.classes) < n_labels
+            most = n_labels - pinned if seen.relations is None else np.inf
             if self.rank < 1 or n_bases > most or (n_labels < 3 and seen.relations is None):
                 raise InputError(
                     f"structure={name!r}, rank={self.rank}, n_bases={n_bases} and {n_labels} labels "
                     "do not fit: expected rank and n_bases of at least 1, three or more labels, and no more bases "
-                    "than labels. Use structure='bilinear'."
+                    "than labels that are not pinned. Use structure='bilinear'."
                 )
         elif n_bases is not None:
             raise InputError(
@@ -234,6 +236,10 @@ class _LFL(ClassifierMixin, BaseEstimator):
         shared = (SHARED if alone else self.l2) if self.l2_shared is None else self.l2_shared
         strengths |= {"node_factors": float(self.l2), "phi": float(shared), "diagonal": float(shared)}
         centre = np.zeros(layout.size)
+        if not alone:
+            # A relation with one label only has no finite bias of its own.
+            strengths["label_bias"] = bias
+            layout.named(centre)["label_bias"][:] = label_log_odds(layout.structure, dyads.label_counts)
         if alone:
             for name, start in layout.structure.shared_start(1, values).items():
                 layout.named(centre)[name][:] = start
@@ -260,7 +266,7 @@ class _LFL(ClassifierMixin, BaseEstimator):
 
         def start(theta: Array) -> Array:
             # Centring by the penalty's own scales undoes that by counts: of equal models it has the least penalty.
-            known = old.start_for(layout, theta, seen.rows, seen.cols)
+            known = old.start_for(layout, theta, seen.rows, seen.cols, seen.relations)
             return layout.centre(known, penalty.row_scale, penalty.col_scale)
 
         return start
@@ -326,7 +332,7 @@ class _LFL(ClassifierMixin, BaseEstimator):
             raise unknown_name("unknown", self.unknown, UNKNOWN_POLICIES)
         fitted = self.fitted_
         vocabularies = [fitted.rows, fitted.cols] + ([] if fitted.relations is None else [fitted.relations])
-        codes = read_dyads(X, vocabularies)
+        codes = read_dyads(X, vocabularies, self.columns_)
         out = scores(fitted, *codes, n_jobs=self.n_jobs)
         unknown = [column < 0 for column in codes]
         if any(column.any() for column in unknown):
@@ -399,16 +405,34 @@ class _LFL(ClassifierMixin, BaseEstimator):
 
     @property
     def row_factors_(self) -> Array:
-        """Latent weights of the rows (n_rows, n_labels, rank); zeros for a pinned base."""
-        return _read_only(self._known().factors("row_factors"))
+        """Latent weights of the rows (n_rows, n_labels, rank), zeros for a pinned base; `parts_` has all of them."""
+        return self._factors("row_factors")
 
     @property
     def col_factors_(self) -> Array:
-        """Latent weights of the columns (n_cols, n_labels, rank); zeros for a pinned base."""
-        return _read_only(self._known().factors("col_factors"))
+        """Latent weights of the columns (n_cols, n_labels, rank), as those of the rows."""
+        return self._factors("col_factors")
+
+    @property
+    def parts_(self) -> dict[str, Array]:
+        """All that was learnt, by name: biases, latent weights, and what labels or relations weigh them by.
+
+        Labels have entries in the order of `classes_` without a pinned base; ids as in `row_ids_` and `col_ids_`.
+        """
+        fitted = self._known()
+        return {name: _read_only(part) for name, part in fitted.layout.named(fitted.theta).items()}
+
+    def _factors(self, name: str) -> Array:
+        fitted = self._known()
+        if name not in fitted.layout.named(fitted.theta):
+            raise AttributeError(f"This {type(self).__name__} has no {name}: its parts are {list(self.parts_)}.")
+        return _read_only(fitted.factors(name))
 
     def embed(self, ids: Any, side: str = "row") -> Array:
-        """One vector of latent weights an id (n, size), ready for clustering; `side` is "row" or "col"."""
+        """One vector of all latent weights an id (n, size), ready for clustering; `side` is "row" or "col".
+
+        With one id set both sides are the same: a node has one vector, with its weights in all roles.
+        """
         check_is_fitted(self)
         if side not in ("row", "col"):
             raise unknown_name("side", side, ("row", "col"))
@@ -445,10 +469,19 @@ class _LFL(ClassifierMixin, BaseEstimator):
         artifact.write(path, self.fitted_, {"estimator": type(self).__name__, "parameters": parameters, "fit": fit})
 
 
-_SAVED = ("n_features_in_", "n_iter_", "converged_", "objective_", "solver_", "trace_")
+_SAVED = ("columns_", "n_features_in_", "n_iter_", "converged_", "objective_", "solver_", "trace_")
 
 
-class LFLClassifier(_LFL):
+class _Nominal(_LFL):
+    """Estimators whose labels have no order."""
+
+    def decision_function(self, X: Any) -> Array:
+        """Log-odds (n, n_labels); for two labels those of the second, (n,)."""
+        odds = self.log_odds(X)
+        return odds[:, 1] - odds[:, 0] if odds.shape[1] == 2 else odds
+
+
+class LFLClassifier(_Nominal):
     """Latent feature log-linear model for nominal or binary labels.
 
         p(y | r, c) ∝ exp(gamma_y + alpha_ry + beta_cy + sum_k A_ryk B_cyk)
@@ -469,8 +502,9 @@ class LFLClassifier(_LFL):
     structure : "bilinear" (default) or "stereotype"
         How latent weights make scores: a set of its own for every label, or `n_bases` sets shared by all labels, each
         with a weight phi of every label.
-    n_bases : int, default 1
-        Sets of shared latent weights of the structure "stereotype"; no more than there are labels.
+    n_bases : int, default None
+        Sets of shared latent weights of the structure "stereotype" (1 if None; no more than there are labels), and of
+        mixtures of relations (3 if None).
     base : label, None or "auto", default "auto"
         The label whose weights are pinned to zero; None gives every label weights. "auto" pins the first of two labels
         and none of three or more.
@@ -518,7 +552,8 @@ class LFLClassifier(_LFL):
     ----------
     classes_ : labels, sorted
     row_ids_, col_ids_ : ids, in order of first appearance
-    row_factors_, col_factors_ : (n, n_labels, rank) latent weights
+    row_factors_, col_factors_ : (n, n_labels, rank) latent weights; (n, n_bases, rank) where labels share them
+    parts_ : dict of all that was learnt: biases, latent weights, label or relation weights
     n_iter_, converged_, solver_ : how the fit went
     objective_ : its value where the solver stopped, before the biases are centred
     trace_ : dict of lists, one entry per iteration: init, iteration, objective, validation, seconds
@@ -531,11 +566,6 @@ class LFLClassifier(_LFL):
     """
 
     _structures = ("bilinear", "stereotype")
-
-    def decision_function(self, X: Any) -> Array:
-        """Log-odds (n, n_labels); for two labels those of the second, (n,)."""
-        odds = self.log_odds(X)
-        return odds[:, 1] - odds[:, 0] if odds.shape[1] == 2 else odds
 
 
 class LFLOrdinal(_LFL):
@@ -568,7 +598,7 @@ class LFLOrdinal(_LFL):
         return self.fitted_.loss.decide(proba, numeric_values(self.classes_))
 
 
-class LFLLink(_LFL):
+class LFLLink(_Nominal):
     """Links between the nodes of one set: both columns of X hold ids of the same kind.
 
     `structure` is "symmetric" (default; one set of weights, sigma(A A^T)), "spectral" (sigma(A Lambda A^T) with a
@@ -589,23 +619,26 @@ class LFLLink(_LFL):
         return seen
 
 
-class LFLRelational(_LFL):
+class LFLRelational(_Nominal):
     """Many relations: X has a row id, a column id and a relation; labels are two, usually 0 and 1.
 
         p(y = 1 | r, c, t) = sigma(gamma_t + alpha_r + beta_c + A_r Lambda^t B_c)
 
     Rows and columns have one set of weights for all relations; each relation t has a bias and a diagonal Lambda^t.
-    `structure` is "relational" (default), "spectral" (rows and columns are nodes of one set with the same weights in
-    both roles), or "mixture": `n_bases` bilinear terms, each relation having a weight for each of them. The relation is
+    `structure` is "relational" (default) or "mixture" (`n_bases` bilinear terms, each relation having a weight for each
+    of them), which suit one id set as well as two, rows and columns having weights of their own; or, for undirected
+    relations of one id set, "spectral" or "symmetric_mixture", with the same weights in both roles. The relation is
     the column that is neither `row` nor `col`, by default the third. The other parameters are those of `LFLClassifier`;
     `l2_shared` is the strength for the relations' own weights, by default `l2`.
     """
 
-    _structures = ("relational", "spectral", "mixture")
+    _structures = ("relational", "mixture", "spectral", "symmetric_mixture")
 
     def _read(self, X: Any, y: Any, sample_weight: Any) -> Observations:
         _, one_set = STRUCTURES[self._structure]
         seen = read_observations(X, y, sample_weight, (self.row, self.col, None), one_set=one_set)
+        if one_set:
+            check_undirected(seen)
         if len(seen.classes) != 2:
             raise InputError(
                 f"LFLRelational got {len(seen.classes)} labels: expected two, such as 0 and 1, per relation."
@@ -618,7 +651,7 @@ class LFLRelational(_LFL):
         return to_numpy(self._known().relations.ids)  # type: ignore[union-attr]
 
     def relation_similarity(self) -> Array:
-        """Correlation of each two relations' weights Lambda (n_relations, n_relations)."""
+        """Correlation, about zero, of each two relations' weights Lambda (n_relations, n_relations)."""
         check_is_fitted(self)
         return self.fitted_.relation_similarity()
 

@@ -13,6 +13,7 @@ from dyads.engine.host import Host
 from dyads.errors import InputError, unknown_name
 from dyads.model.objective import Objective
 from dyads.model.parameters import random_stream
+from dyads.model.penalty import Counts
 from dyads.solve import SOLVERS, Ended, Options
 
 Array = np.ndarray[Any, Any]
@@ -119,8 +120,9 @@ def train(
             rng = random_stream(options.seed, 1, init)
             theta = objective.layout.initial(rng, dyads.label_counts, values)
             # An entity whose dyads are all held out has nothing to learn from: it stays at the prior.
-            row, col, _ = objective.layout.blocks(theta)
-            row[kept.row_counts == 0], col[kept.col_counts == 0] = 0, 0
+            blocks, counts = objective.layout.blocks(theta), Counts.of(kept, objective.structure.one_set)
+            blocks.row[counts.row == 0] = 0
+            blocks.col[counts.col == 0] = 0
             if start is not None and init == 0:
                 theta = start(theta)
             watch = _Watch(problem, held, init, began, trace, callback)

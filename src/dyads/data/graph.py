@@ -41,8 +41,9 @@ def pairs_from_graph(
     ----------
     G : networkx graph, SciPy sparse matrix, square NumPy array, or table of two id columns (an edge list)
         The entries of a dense array are labels, NaN where unknown; all its known cells are pairs. Of the others every
-        pair of nodes that is no link is a non-link. An array of two columns is an edge list.
+        pair of nodes that is no link is a non-link. An array of two columns is an edge list, unless it is 2 x 2.
     directed : whether (i, j) and (j, i) are different pairs
+        An undirected networkx graph then has both; where False, a link in either direction is a link.
     negatives : "all" non-links, or a random "sample" of them for graphs too large to enumerate
         Each sampled non-link gets the weight (non-links) / (sampled ones), so that the sample stands for all of them
         and probabilities stay calibrated.
@@ -53,9 +54,15 @@ def pairs_from_graph(
         raise unknown_name("negatives", negatives, ("all", "sample"))
     if not isinstance(rate, numbers.Real) or not 0 < rate < np.inf:
         raise InputError(f"rate={rate!r} is not possible: expected a positive number of non-links per link.")
-    if isinstance(G, np.ndarray) and G.ndim == 2 and G.shape[1] != 2:
+    if isinstance(G, np.ndarray) and G.ndim == 2 and (G.shape[1] != 2 or G.shape == (2, 2)):
+        if negatives != "all":
+            raise InputError(
+                "A dense matrix says of every cell what it is: negatives='sample' is for the other graphs."
+            )
         return _of_cells(G, directed)
     nodes, source, target = _edges(G)
+    if directed and hasattr(G, "is_directed") and not G.is_directed():
+        source, target = np.concatenate([source, target]), np.concatenate([target, source])
     n = len(nodes)
     loops = bool((source == target).any())
     if not directed:
@@ -63,14 +70,16 @@ def pairs_from_graph(
     links = np.unique(source * n + target)
     n_pairs = (n * n if directed else n * (n + 1) // 2) - (0 if loops else n)
     if negatives == "sample":
-        others = _sample(links, n, directed, loops, min(round(rate * len(links)), n_pairs - len(links)), random_state)
+        wanted = min(max(1, round(rate * len(links))), n_pairs - len(links))
+        if n_pairs <= MOST_PAIRS and 2 * wanted > n_pairs - len(links):
+            rng = np.random.default_rng(random_state)
+            others = rng.choice(_non_links(links, n, directed, loops), wanted, replace=False)
+        else:
+            others = _sample(links, n, directed, loops, wanted, random_state)
     elif n_pairs > MOST_PAIRS:
         raise InputError(f"The graph has {n_pairs:,} pairs: too many to enumerate. Use negatives='sample'.")
     else:
-        every = np.arange(n * n)
-        row, col = np.divmod(every, n)
-        fits = (row != col) | loops if directed else (row < col) | (loops & (row == col))
-        others = np.setdiff1d(every[fits], links, assume_unique=True)
+        others = _non_links(links, n, directed, loops)
     if not len(links) or not len(others):
         raise InputError(f"The graph has {len(links)} links and {len(others)} other pairs: expected some of both.")
     row, col = np.divmod(np.concatenate([links, others]), n)
@@ -85,7 +94,12 @@ def _of_cells(matrix: Array, directed: bool) -> Pairs:
         raise InputError(
             f"The matrix has shape {matrix.shape}: expected a square one, a row and a column for each node."
         )
-    known = ~np.isnan(matrix.astype(np.float64))
+    try:
+        known = ~np.isnan(matrix.astype(np.float64))
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"The matrix holds no numbers ({error}): expected labels as numbers, NaN for missing."
+        ) from error
     if not directed:
         clash = known & known.T & (matrix != matrix.T)
         if clash.any():
@@ -106,6 +120,8 @@ def _edges(G: Any) -> tuple[Array, Array, Array]:
         matrix = G.tocoo()
         if matrix.shape[0] != matrix.shape[1]:
             raise InputError(f"The matrix has shape {matrix.shape}: expected a square one.")
+        if np.isnan(matrix.data.astype(np.float64)).any():
+            raise InputError("The sparse matrix holds NaN: expected links only. Give missing cells in a dense matrix.")
         links = matrix.data != 0
         source, target = (np.asarray(index, dtype=np.int64)[links] for index in matrix.coords)
         return np.arange(matrix.shape[0]), source, target
@@ -115,7 +131,10 @@ def _edges(G: Any) -> tuple[Array, Array, Array]:
     else:
         values = named_values(G)
         if len(values) != 2:
-            raise InputError(f"The edge list has the columns {list(values)}: expected two, the source and the target.")
+            raise InputError(
+                f"The edge list has the columns {list(values)}: expected two, the source and "
+                "the target. Give an adjacency matrix as a NumPy array."
+            )
         edges = list(values.values())
         column = None
     ends = [read_column(end, "the column of nodes") for end in edges]
@@ -124,6 +143,13 @@ def _edges(G: Any) -> tuple[Array, Array, Array]:
     nodes, _ = Vocabulary.of(column, "node")
     source, target = (nodes.encode(end).astype(np.int64) for end in ends)
     return to_numpy(nodes.ids), source, target
+
+
+def _non_links(links: Array, n: int, directed: bool, loops: bool) -> Array:
+    every = np.arange(n * n)
+    row, col = np.divmod(every, n)
+    fits = (row != col) | loops if directed else (row < col) | (loops & (row == col))
+    return np.setdiff1d(every[fits], links, assume_unique=True)
 
 
 def _sample(links: Array, n: int, directed: bool, loops: bool, wanted: int, random_state: int | None) -> Array:

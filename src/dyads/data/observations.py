@@ -25,6 +25,7 @@ class Observations:
     classes : (n_labels,) labels, sorted
     rows, cols : ids; the same ones with one id set
     relations : the relations, or None when there is one
+    columns : the names of the table's columns, in its order
     """
 
     dyads: Dyads
@@ -32,6 +33,7 @@ class Observations:
     rows: Vocabulary
     cols: Vocabulary
     relations: Vocabulary | None
+    columns: list[str]
 
 
 def read_observations(
@@ -68,14 +70,14 @@ def read_observations(
         row_codes, col_codes, label, weight, len(rows), len(cols), len(classes),
         relation_codes, 1 if relations is None else len(relations),
     )  # fmt: skip
-    return Observations(dyads, classes, rows, cols, relations)
+    return Observations(dyads, classes, rows, cols, relations, list(values))
 
 
-def read_dyads(X: Any, vocabularies: Sequence[Vocabulary]) -> list[Codes]:
+def read_dyads(X: Any, vocabularies: Sequence[Vocabulary], columns: Sequence[str]) -> list[Codes]:
     """Look up dyads in the vocabularies of a model (rows, columns and, if any, relations); unknown ids are negative.
 
-    Columns are found by the names they had when the model was fitted, and by position only where one of the two tables
-    has no names.
+    Columns are found by the names they had when the model was fitted, and by their place among `columns`, the names of
+    the table then, only where one of the two tables has no names.
     """
     values = named_values(X)
     names, known = list(values), [vocabulary.name for vocabulary in vocabularies]
@@ -83,11 +85,12 @@ def read_dyads(X: Any, vocabularies: Sequence[Vocabulary]) -> list[Codes]:
         names = _id_columns(names, known)
     else:
         names = _id_columns(names, [None] * len(known))
-        if not (_unnamed(names) or _unnamed(known)):
+        if not (_unnamed(names) or _unnamed(columns)):
             raise InputError(
-                f"X has the columns {list(values)}, but the model was fitted on {list(known)}: expected these names. "
+                f"X has the columns {list(values)}, but the model was fitted on {list(columns)}: expected these names. "
                 "Rename the columns."
             )
+        names = [names[list(columns).index(name)] for name in known]
     codes = [vocabulary.encode(_read_ids(values, name)) for vocabulary, name in zip(vocabularies, names, strict=True)]
     if len({len(column) for column in codes}) > 1:
         raise InputError(f"The columns have the lengths {[len(column) for column in codes]}: expected the same.")
@@ -99,15 +102,17 @@ def check_undirected(seen: Observations) -> None:
     row, col = seen.dyads.row.astype(np.int64), seen.dyads.col.astype(np.int64)
     low, high = np.minimum(row, col), np.maximum(row, col)
     pair, label = low * len(seen.rows) + high, seen.dyads.label
+    if seen.dyads.relation is not None:
+        pair = pair + seen.dyads.relation * np.int64(len(seen.rows)) ** 2
     forward = row <= col
     for code in range(seen.dyads.n_labels):
         clash = np.intersect1d(pair[forward & (label == code)], pair[~forward & (label != code)])
         if len(clash):
-            one, other = divmod(int(clash[0]), len(seen.rows))
+            one, other = divmod(int(clash[0]) % len(seen.rows) ** 2, len(seen.rows))
             first, second = seen.rows.ids[one].as_py(), seen.rows.ids[other].as_py()
             raise InputError(
                 f"The pair ({first!r}, {second!r}) is given in both orders with different labels: expected undirected "
-                "pairs to have one label. Give each pair once, or use structure='directed'."
+                "pairs to have one label. Give each pair once, or use a structure for directed pairs."
             )
 
 

@@ -72,9 +72,15 @@ class Fitted:
         return float(np.sqrt(np.mean(latent)))
 
     def relation_similarity(self) -> Array:
-        """Correlation of the latent shared weights of each two relations (n_relations, n_relations)."""
-        shared = self.layout.blocks(self.theta).shared[:, free_labels(self.structure) :]
-        return np.asarray(np.corrcoef(shared))
+        """Correlation about zero of the weights of each two relations (n_relations, n_relations): x . y / |x| |y|.
+
+        About zero, not about the mean: the penalty levels the sizes of the weights, and their signs can all be turned
+        positive for one relation by turning those of the factors, so that a mean has no meaning.
+        """
+        shared = self.layout.blocks(self.theta).shared[:, free_labels(self.structure) :].astype(np.float64)
+        length = np.linalg.norm(shared, axis=1, keepdims=True)
+        unit = shared / np.where(length > 0, length, 1)
+        return np.asarray(unit @ unit.T)
 
     def log_odds(self, scores: Array) -> Array:
         """Turn scores (n, n_labels) into log-odds against the base, or against the labels' geometric mean if none."""
@@ -82,7 +88,9 @@ class Fitted:
             return scores
         return np.asarray(scores - scores.mean(axis=1, keepdims=True))
 
-    def start_for(self, layout: Layout, theta: Array, rows: Vocabulary, cols: Vocabulary) -> Array:
+    def start_for(
+        self, layout: Layout, theta: Array, rows: Vocabulary, cols: Vocabulary, relations: Vocabulary | None
+    ) -> Array:
         """Overwrite the blocks of `theta` of the ids this model knows with what it learnt, for a warm start."""
         theta = theta.copy()
         new, old = layout.blocks(theta), self.layout.blocks(self.theta)
@@ -92,5 +100,9 @@ class Fitted:
         ):
             found = known.encode(wanted.ids)
             theirs[found >= 0] = mine[found[found >= 0]]
-        new.shared[:] = old.shared
+        if self.relations is None or relations is None:
+            new.shared[:] = old.shared
+            return theta
+        found = self.relations.encode(relations.ids)
+        new.shared[found >= 0] = old.shared[found[found >= 0]]
         return theta

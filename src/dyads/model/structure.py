@@ -129,11 +129,14 @@ class Stereotype(NamedTuple):
             return {"phi": phi[:, None, :].repeat(n, axis=1)}
         if values is None:
             return {"phi": np.eye(n, self.n_bases)[None] if self.n_bases >= n else _cosines(n, self.n_bases)[None]}
+        # Orthogonal polynomials of the values, the constant last: the first is the standardised values.
         standard = (values - values.mean()) / values.std()
-        powers = np.vander(standard, self.n_bases + 1, increasing=True)
-        orthogonal, triangle = np.linalg.qr(powers)
-        phi = orthogonal[:, 1:] * np.sign(np.diag(triangle)[1:]) * np.sqrt(len(values))
-        return {"phi": np.delete(phi, self.base, axis=0)[None] if self.base < self.n_labels else phi[None]}
+        orthogonal, triangle = np.linalg.qr(np.vander(standard, len(values), increasing=True))
+        phi = np.roll(orthogonal * np.sign(np.diag(triangle)), -1, axis=1)[:, : self.n_bases] * np.sqrt(len(values))
+        # A pinned base weighs by nothing, so the others weigh by their distance from it.
+        return {
+            "phi": np.delete(phi - phi[self.base], self.base, axis=0)[None] if self.base < self.n_labels else phi[None]
+        }
 
     def latent_score(self, a: Array, b: Array, h: Array, s: Array) -> None:
         start, n = latent_start(self), free_labels(self)
@@ -367,6 +370,7 @@ STRUCTURES: dict[str, tuple[Any, bool]] = {
     "directed": (Directed, True),
     "relational": (Diagonal, False),
     "mixture": (Stereotype, False),
+    "symmetric_mixture": (Stereotype, True),
 }
 """Names users give: the kind of structure, and whether rows and columns are of one id set."""
 
