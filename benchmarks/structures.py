@@ -142,12 +142,12 @@ def wiki_vote():
         row = {"seed": seed}
         for name, directed, make in (
             ("symmetric, rank 16", False, lambda l2, s=seed: LFLLink(rank=16, l2=l2, random_state=s)),
-            ("bilinear, rank 7", True, lambda l2, s=seed: LFLClassifier(rank=7, l2=l2, random_state=s)),
+            ("bilinear, rank 8", True, lambda l2, s=seed: LFLClassifier(rank=8, l2=l2, random_state=s)),
             ("directed, rank 5", True, lambda l2, s=seed: LFLLink(rank=5, structure="directed", l2=l2, random_state=s)),
         ):
             pairs = pairs_from_graph(edges[n_held:], directed=directed, negatives="sample", rate=3.0, random_state=seed)
             X, y = np.column_stack(list(pairs.X.values())), pairs.y
-            l2 = choose(make, (1.0, 3.0, 6.0), X, y, pairs.weight, seed)
+            l2 = choose(make, (3.0, 10.0, 30.0), X, y, pairs.weight, seed)
             began = time.perf_counter()
             model = make(l2).fit(X, y, pairs.weight)
             seconds = time.perf_counter() - began
