@@ -297,14 +297,15 @@ def latent_start(spec: Structure) -> int:
 def score(spec: Structure, a: Array, b: Array, h: Array, s: Array) -> None:
     """s += scores of the dyad with blocks a, b and shared block h; s : (n_labels,)."""
     n = free_labels(spec)
-    for f in range(n):
-        y = f + (f >= spec.base)
-        total = s[y] + h[f]
-        if spec.n_bias == 1:
-            total += a[f] + b[f]
-        elif spec.n_bias == 2:
-            total += a[f] + b[n + f]
-        s[y] = total
+    if spec.n_bias == 1:
+        for f in range(n):
+            s[f + (f >= spec.base)] += h[f] + (a[f] + b[f])
+    elif spec.n_bias == 2:
+        for f in range(n):
+            s[f + (f >= spec.base)] += h[f] + (a[f] + b[n + f])
+    else:
+        for f in range(n):
+            s[f + (f >= spec.base)] += h[f]
     latent_score(spec, a, b, h, s)
 
 
