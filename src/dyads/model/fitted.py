@@ -9,7 +9,7 @@ import numpy as np
 from dyads.data.vocabulary import Vocabulary
 from dyads.model.loss import Loss
 from dyads.model.parameters import Layout
-from dyads.model.structure import Structure, free_labels, latent_start
+from dyads.model.structure import Structure, free_labels
 
 Array = np.ndarray[Any, Any]
 
@@ -43,6 +43,11 @@ class Fitted:
         n_relations = 1 if self.relations is None else len(self.relations)
         return Layout(self.structure, len(self.rows), len(self.cols), n_relations)
 
+    @property
+    def _latent_start(self) -> int:
+        """Where a block's latent part begins, after its biases."""
+        return self.structure.n_bias * free_labels(self.structure)
+
     @cached_property
     def average_blocks(self) -> tuple[Array, Array]:
         """The blocks of an average row and an average column, which stand for those never seen."""
@@ -63,11 +68,11 @@ class Fitted:
         """All latent weights of rows or columns (or nodes), one vector each (n, size)."""
         blocks = self.layout.blocks(self.theta)
         block = blocks.row if side == "row" else blocks.col
-        return block[codes, latent_start(self.structure) :]
+        return block[codes, self._latent_start :]
 
     def latent_size(self) -> float:
         """Root mean square of all latent weights of rows and columns."""
-        start, blocks = latent_start(self.structure), self.layout.blocks(self.theta)
+        start, blocks = self._latent_start, self.layout.blocks(self.theta)
         latent = [np.mean(block[:, start:].astype(np.float64) ** 2) for block in (blocks.row, blocks.col)]
         return float(np.sqrt(np.mean(latent)))
 

@@ -243,17 +243,21 @@ class Directed(NamedTuple):
         return {}
 
     def latent_score(self, a: Array, b: Array, h: Array, s: Array) -> None:
-        out = latent_start(self)
+        out = self.n_bias * free_labels(self)
         size = free_labels(self) * self.rank
         for f in range(free_labels(self)):
             y = f + (f >= self.base)
             total = s[y]
+            if self.n_bias == 2:
+                total += a[f] + b[free_labels(self) + f]
             for k in range(f * self.rank, (f + 1) * self.rank):
                 total += a[out + k] * b[out + size + k] + a[out + 2 * size + k] * b[out + 2 * size + k]
             s[y] = total
 
     def latent_pull_row(self, a: Array, b: Array, h: Array, g: Array, ga: Array) -> None:
-        out = latent_start(self)
+        if self.n_bias == 2:
+            _pull_bias(self, g, 0, ga)
+        out = self.n_bias * free_labels(self)
         size = free_labels(self) * self.rank
         for f in range(free_labels(self)):
             gy = g[f + (f >= self.base)]
@@ -262,7 +266,9 @@ class Directed(NamedTuple):
                 ga[out + 2 * size + k] += gy * b[out + 2 * size + k]
 
     def latent_pull_col(self, a: Array, b: Array, h: Array, g: Array, gb: Array) -> None:
-        out = latent_start(self)
+        if self.n_bias == 2:
+            _pull_bias(self, g, free_labels(self), gb)
+        out = self.n_bias * free_labels(self)
         size = free_labels(self) * self.rank
         for f in range(free_labels(self)):
             gy = g[f + (f >= self.base)]
@@ -290,28 +296,24 @@ def free_labels(spec: Structure) -> int:
 
 
 def latent_start(spec: Structure) -> int:
-    """Where the latent part of a row's or a column's block begins."""
-    return spec.n_bias * free_labels(spec)
+    """Where the latent part of a block begins that holds one bias, or none."""
+    return free_labels(spec) if spec.n_bias == 1 else 0
 
 
 def score(spec: Structure, a: Array, b: Array, h: Array, s: Array) -> None:
     """s += scores of the dyad with blocks a, b and shared block h; s : (n_labels,)."""
-    n = free_labels(spec)
-    if spec.n_bias == 1:
-        for f in range(n):
-            s[f + (f >= spec.base)] += h[f] + (a[f] + b[f])
-    elif spec.n_bias == 2:
-        for f in range(n):
-            s[f + (f >= spec.base)] += h[f] + (a[f] + b[n + f])
-    else:
-        for f in range(n):
-            s[f + (f >= spec.base)] += h[f]
+    for f in range(free_labels(spec)):
+        y = f + (f >= spec.base)
+        total = s[y] + h[f]
+        if spec.n_bias == 1:
+            total += a[f] + b[f]
+        s[y] = total
     latent_score(spec, a, b, h, s)
 
 
 def pull_row(spec: Structure, a: Array, b: Array, h: Array, g: Array, ga: Array) -> None:
     """ga += (d s / d a)^T g."""
-    if spec.n_bias > 0:
+    if spec.n_bias == 1:
         _pull_bias(spec, g, 0, ga)
     latent_pull_row(spec, a, b, h, g, ga)
 
@@ -320,8 +322,6 @@ def pull_col(spec: Structure, a: Array, b: Array, h: Array, g: Array, gb: Array)
     """gb += (d s / d b)^T g."""
     if spec.n_bias == 1:
         _pull_bias(spec, g, 0, gb)
-    elif spec.n_bias == 2:
-        _pull_bias(spec, g, free_labels(spec), gb)
     latent_pull_col(spec, a, b, h, g, gb)
 
 
