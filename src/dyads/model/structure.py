@@ -139,12 +139,9 @@ class Stereotype(NamedTuple):
         }
 
     def latent_score(self, a: Array, b: Array, h: Array, s: Array) -> None:
-        start, n = latent_start(self), free_labels(self)
+        n = free_labels(self)
         for i in range(self.n_bases):
-            first = start + i * self.rank
-            inner = a[first] * b[first]
-            for k in range(1, self.rank):
-                inner += a[first + k] * b[first + k]
+            inner = _basis(self, a, b, i)
             for f in range(n):
                 s[f + (f >= self.base)] += h[n + f * self.n_bases + i] * inner
 
@@ -162,14 +159,20 @@ class Stereotype(NamedTuple):
         latent_pull_row(self, b, a, h, g, gb)
 
     def latent_pull_shared(self, a: Array, b: Array, h: Array, g: Array, gh: Array) -> None:
-        start, n = latent_start(self), free_labels(self)
+        n = free_labels(self)
         for i in range(self.n_bases):
-            first = start + i * self.rank
-            inner = a[first] * b[first]
-            for k in range(1, self.rank):
-                inner += a[first + k] * b[first + k]
+            inner = _basis(self, a, b, i)
             for f in range(n):
                 gh[n + f * self.n_bases + i] += g[f + (f >= self.base)] * inner
+
+
+def _basis(spec: Stereotype, a: Array, b: Array, i: int) -> Any:
+    """a_i . b_i."""
+    first = latent_start(spec) + i * spec.rank
+    inner = a[first] * b[first]
+    for k in range(1, spec.rank):
+        inner += a[first + k] * b[first + k]
+    return inner
 
 
 class Diagonal(NamedTuple):
@@ -375,7 +378,7 @@ STRUCTURES: dict[str, tuple[Any, bool]] = {
 }
 """Names users give: the kind of structure, and whether rows and columns are of one id set."""
 
-COMPOSED = (free_labels, latent_start, score, pull_row, pull_col, pull_shared, _pull_bias)
+COMPOSED = (free_labels, latent_start, score, pull_row, pull_col, pull_shared, _pull_bias, _basis)
 """Kernels written once for every structure; an engine compiles them as they are."""
 
 DISPATCHED = (latent_score, latent_pull_row, latent_pull_col, latent_pull_shared)
