@@ -5,7 +5,7 @@ import pyarrow as pa
 
 from dyads.data.dyads import Dyads
 from dyads.data.vocabulary import Vocabulary
-from dyads.model.fitted import Fitted
+from dyads.model.fitted import Entities, Fitted
 from dyads.model.loss import Absolute, Brier, Hinge, Log, Squared
 from dyads.model.objective import Objective
 from dyads.model.parameters import Layout
@@ -62,8 +62,11 @@ def make_objective(structure, loss, dyads, scaling="none", strengths=(0.7, 0.4, 
 
 
 def make_fitted(structure, theta, dyads):
-    ids = [Vocabulary(pa.array(range(n)), name) for n, name in ((dyads.n_rows, "row"), (dyads.n_cols, "col"))]
-    return Fitted(structure, Log(), np.arange(dyads.n_labels), *ids, theta, dyads.row_counts, dyads.col_counts)
+    sides = (dyads.n_rows, "row", dyads.row_counts), (dyads.n_cols, "col", dyads.col_counts)
+    entities = [
+        Entities.untrained(Vocabulary(pa.array(range(n)), name), counts, None, None) for n, name, counts in sides
+    ]
+    return Fitted(structure, Log(), np.arange(dyads.n_labels), *entities, theta).trained(theta)
 
 
 def central_difference(function, point, step=1e-5):

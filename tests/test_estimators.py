@@ -27,7 +27,6 @@ from dyads.errors import (
     UnknownIdWarning,
     VanishedWarning,
 )
-from dyads.model.objective import Objective
 
 BOTH_SOLVERS = pytest.mark.parametrize("solver", ["lbfgs", "sgd"])
 
@@ -68,11 +67,8 @@ def test_lbfgs_ends_at_a_stationary_point(loss):
     decreases = -np.diff(model.trace_["objective"])
     assert (decreases >= -1e-9).all(), "L-BFGS never climbs"
     seen = read_observations(X, y, None)
-    layout, loss = model.fitted_.layout, model.fitted_.loss
-    penalty = model._penalty(layout, seen.dyads, seen.classes.astype(float))
-    theta = layout.centre(model.fitted_.theta, penalty.row_scale, penalty.col_scale)
-    with Host(Objective(layout, loss, penalty), seen.dyads) as problem:
-        value, gradient = problem.value_and_gradient(theta)
+    with Host(model._prepare(seen)[1], seen.dyads) as problem:
+        value, gradient = problem.value_and_gradient(model.fitted_.uncentred())
     assert value == pytest.approx(model.objective_, rel=1e-9), "centring is undone exactly"
     assert np.abs(gradient).max() < 1e-2
 
@@ -463,7 +459,7 @@ GOOD_X, GOOD_Y = ratings(n=50)
     ("parameters", "X", "y", "weight", "says"),
     [
         ({}, GOOD_X[:, :1], GOOD_Y, None, "1 column.*expected two"),
-        ({}, np.column_stack([GOOD_X, GOOD_Y]), GOOD_Y, None, "columns .*'2'.*without the label"),
+        ({}, np.column_stack([GOOD_X, GOOD_Y]), GOOD_Y, None, "Column '2' of X holds the labels.*Drop '2'"),
         ({"row": "user"}, GOOD_X, GOOD_Y, None, "no column 'user'.*'0', '1'"),
         ({"row": "0", "col": "0"}, GOOD_X, GOOD_Y, None, "both name"),
         ({}, GOOD_X, GOOD_Y[:-1], None, "50 dyads but 49 labels"),

@@ -10,6 +10,7 @@ _HOME = {
     "LFLOrdinal": "dyads.estimators",
     "LFLLink": "dyads.estimators",
     "LFLRelational": "dyads.estimators",
+    "Features": "dyads.data.side",
     "load": "dyads.estimators",
     "pairs_from_graph": "dyads.data.graph",
     "Absolute": "dyads.model.loss",

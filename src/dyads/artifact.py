@@ -13,37 +13,46 @@ import os
 import struct
 import uuid
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 from safetensors.numpy import save as to_safetensors
+from scipy import sparse
 
 from dyads import __version__
+from dyads.data.side import Encoder
 from dyads.data.vocabulary import Vocabulary
 from dyads.errors import DyadsError, ModelFileError
-from dyads.model.fitted import Fitted
+from dyads.model.fitted import Entities, Fitted
 from dyads.model.loss import LOSSES
 from dyads.model.structure import KINDS
 
 FORMAT = "dyads model"
 MAJOR, MINOR = 1, 0
 ALIGNMENT = 64
+ENTITY_ARRAYS = ("counts", "average", "centre", "average_features", "predictions")
+CSR_ARRAYS = ("data", "indices", "indptr")
+PLAIN_FIELDS = ("interactions", "rank", "bias", "strengths", "scaling", "implicit")
 MANIFEST = "manifest.json"
 
 
 def write(path: str | os.PathLike[str], fitted: Fitted, about: dict[str, Any]) -> None:
     """Write a model and what its estimator says `about` itself (any JSON value), atomically."""
-    arrays = {"theta": fitted.theta, "row_counts": fitted.row_counts, "col_counts": fitted.col_counts}
-    parts = {
-        "arrays.safetensors": to_safetensors({name: np.ascontiguousarray(array) for name, array in arrays.items()}),
-        "rows.arrow": _to_ipc(fitted.rows.ids),
-    }
-    if not fitted.structure.one_set:
-        parts["cols.arrow"] = _to_ipc(fitted.cols.ids)
+    sides = {"row": fitted.rows} if fitted.structure.one_set else {"row": fitted.rows, "col": fitted.cols}
+    arrays = {"theta": fitted.theta, "prediction": fitted.prediction}
+    for side, entities in sides.items():
+        arrays |= {f"{side}_{name}": getattr(entities, name) for name in ENTITY_ARRAYS}
+        if entities.features is not None:
+            arrays |= {f"{side}_features_{name}": getattr(entities.features, name) for name in CSR_ARRAYS}
+    given = {name: np.ascontiguousarray(array) for name, array in arrays.items() if array is not None}
+    parts = {"arrays.safetensors": to_safetensors(given)}
+    parts |= {f"{side}s.arrow": _to_ipc(entities.ids.ids) for side, entities in sides.items()}
     if fitted.relations is not None:
         parts["relations.arrow"] = _to_ipc(fitted.relations.ids)
+    encoders = {side: entities.encoder for side, entities in sides.items()} | {"dyad": fitted.dyad_encoder}
     manifest = {
         "format": FORMAT,
         "version": [MAJOR, MINOR],
@@ -51,8 +60,10 @@ def write(path: str | os.PathLike[str], fitted: Fitted, about: dict[str, Any]) -
         "structure": spec_to_json(fitted.structure, KINDS),
         "loss": spec_to_json(fitted.loss, LOSSES),
         "labels": {"dtype": fitted.classes.dtype.str, "order": fitted.classes.tolist()},
-        "columns": [fitted.rows.name, fitted.cols.name],
+        "columns": [fitted.rows.ids.name, fitted.cols.ids.name],
         "relation": None if fitted.relations is None else fitted.relations.name,
+        "encoders": {side: None if encoder is None else encoder.to_json() for side, encoder in encoders.items()},
+        **{name: getattr(fitted, name) for name in PLAIN_FIELDS},
         "about": about,
         "sha256": {name: hashlib.sha256(part).hexdigest() for name, part in parts.items()},
     }
@@ -96,23 +107,47 @@ def read(path: str | os.PathLike[str]) -> tuple[Fitted, dict[str, Any]]:
             # A damaged zip may fail in any way.
             raise ModelFileError(f"{path} is no dyads model, or is damaged ({error}). Save the model again.") from error
     try:
-        rows, cols = manifest["columns"]
-        relation = manifest.get("relation")
-        col_ids = parts["cols.arrow" if "cols.arrow" in parts else "rows.arrow"]
+        relation = manifest["relation"]
+        arrays = _from_safetensors(parts["arrays.safetensors"])
+        rows = _entities("row", manifest["columns"][0], manifest, parts, arrays)
+        one_set = "cols.arrow" not in parts
         fitted = Fitted(
             structure=spec_from_json(manifest["structure"], KINDS),
             loss=spec_from_json(manifest["loss"], LOSSES),
             classes=np.array(manifest["labels"]["order"], dtype=np.dtype(manifest["labels"]["dtype"])),
-            rows=Vocabulary(_from_ipc(parts["rows.arrow"]), rows),
-            cols=Vocabulary(_from_ipc(col_ids), cols),
+            rows=rows,
+            cols=replace(rows, ids=Vocabulary(rows.ids.ids, manifest["columns"][1]))
+            if one_set
+            else _entities("col", manifest["columns"][1], manifest, parts, arrays),
+            theta=arrays["theta"],
             relations=None if relation is None else Vocabulary(_from_ipc(parts["relations.arrow"]), relation),
-            **_from_safetensors(parts["arrays.safetensors"]),
+            dyad_encoder=_encoder("dyad", manifest),
+            prediction=arrays.get("prediction"),
+            **{name: manifest[name] for name in PLAIN_FIELDS},
         )
     except (KeyError, TypeError) as error:
         raise not_understood(path, error) from error
     if fitted.theta.size != fitted.layout.size:
         raise ModelFileError(f"{path} is damaged: it holds {fitted.theta.size} weights, not {fitted.layout.size}.")
     return fitted, _from_json(manifest["about"])
+
+
+def _entities(
+    side: str, name: str, manifest: dict[str, Any], parts: dict[str, Any], arrays: dict[str, Any]
+) -> Entities:
+    mine = {field: arrays.get(f"{side}_{field}") for field in ENTITY_ARRAYS}
+    n = len(mine["counts"])
+    features = None
+    if f"{side}_features_data" in arrays:
+        data, indices, indptr = (arrays[f"{side}_features_{field}"] for field in CSR_ARRAYS)
+        features = sparse.csr_array((data, indices, indptr), shape=(n, len(mine["average_features"])))
+    ids = Vocabulary(_from_ipc(parts[f"{side}s.arrow"]), name)
+    return Entities(ids, features=features, encoder=_encoder(side, manifest), **mine)
+
+
+def _encoder(side: str, manifest: dict[str, Any]) -> Encoder | None:
+    plain = manifest["encoders"][side]
+    return None if plain is None else Encoder.from_json(plain)
 
 
 def not_understood(path: str | os.PathLike[str], error: Exception) -> ModelFileError:
@@ -157,7 +192,7 @@ def _from_safetensors(part: memoryview) -> dict[str, Any]:
     arrays = {}
     for name, entry in header.items():
         begin, end = entry["data_offsets"]
-        dtype = {"F32": np.float32, "F64": np.float64}[entry["dtype"]]
+        dtype = {"F32": np.float32, "F64": np.float64, "I32": np.int32, "I64": np.int64}[entry["dtype"]]
         arrays[name] = np.frombuffer(data[begin:end], dtype).reshape(entry["shape"])
     return arrays
 

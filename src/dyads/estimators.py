@@ -1,5 +1,6 @@
 """The estimators: each names a choice of structure, loss, penalty and solver, and holds no numerics."""
 
+import copy
 import logging
 import numbers
 import os
@@ -7,18 +8,31 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
+import pyarrow as pa
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dyads import artifact
+from dyads.coldstart import fold_in, mean_predictions, support, with_features, with_mean_predictions, with_seen
 from dyads.data.dyads import Dyads
 from dyads.data.labels import numeric_values, read_labels, to_numpy
-from dyads.data.observations import Observations, check_undirected, read_dyads, read_observations
-from dyads.data.tables import read_column
+from dyads.data.observations import (
+    Observations,
+    SideTables,
+    check_undirected,
+    read_dyads,
+    read_more,
+    read_observations,
+    read_pairs,
+)
+from dyads.data.side import Features
+from dyads.data.tables import read_column, table_like
+from dyads.data.vocabulary import Codes
 from dyads.engine.host import scores
 from dyads.errors import (
     DivergenceError,
@@ -29,20 +43,22 @@ from dyads.errors import (
     VanishedWarning,
     unknown_name,
 )
+from dyads.explain import explain
 from dyads.metrics import accuracy, mean_absolute_error
-from dyads.model.fitted import Fitted
+from dyads.model.fitted import Entities, Fitted
 from dyads.model.loss import LOSSES, Loss, least_cost, link, mode
 from dyads.model.objective import Objective
 from dyads.model.parameters import Layout, label_log_odds
 from dyads.model.penalty import L2, SCALINGS, Counts
 from dyads.model.structure import STRUCTURES, Stereotype, build
+from dyads.recommend import recommend
 from dyads.solve import SOLVERS, Options
-from dyads.training import Callback, Progress, train
+from dyads.training import SIDE_TRAINING, Callback, Progress, train
 
 Array = np.ndarray[Any, Any]
 logger = logging.getLogger("dyads")
 
-UNKNOWN_POLICIES = ("prior", "raise", "nan")
+UNKNOWN_POLICIES = ("prior", "mean", "raise", "nan")
 
 SHARED = 0.1
 """Strength, per dyad, on the labels' weights of shared latent weights: chosen on held-out training data of ML-100K."""
@@ -71,10 +87,16 @@ class _LFL(ClassifierMixin, BaseEstimator):
         bias: bool = True,
         row: Any = None,
         col: Any = None,
+        row_features: Any = None,
+        col_features: Any = None,
+        interactions: int = 0,
+        implicit: bool = False,
+        side_training: str = "joint",
         l2: float = 6.0,
         l2_row: float | None = None,
         l2_col: float | None = None,
         l2_bias: float | None = 2.0,
+        l2_side: float = 2.0,
         l2_shared: float | None = None,
         l2_scaling: str = "none",
         solver: str = "auto",
@@ -98,10 +120,16 @@ class _LFL(ClassifierMixin, BaseEstimator):
         self.bias = bias
         self.row = row
         self.col = col
+        self.row_features = row_features
+        self.col_features = col_features
+        self.interactions = interactions
+        self.implicit = implicit
+        self.side_training = side_training
         self.l2 = l2
         self.l2_row = l2_row
         self.l2_col = l2_col
         self.l2_bias = l2_bias
+        self.l2_side = l2_side
         self.l2_shared = l2_shared
         self.l2_scaling = l2_scaling
         self.solver = solver
@@ -119,48 +147,49 @@ class _LFL(ClassifierMixin, BaseEstimator):
 
     # ---------------------------------------------------------------------------------------------------- fitting
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, callback: Callback | None = None) -> Self:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, seen: Any = None, callback: Callback | None = None
+    ) -> Self:
         """Fit the model to labelled dyads.
 
         Parameters
         ----------
         X : table of n dyads
-            pandas, polars or Arrow table, NumPy array, dict of columns or list of pairs: row id, column id.
+            pandas, polars or Arrow table, NumPy array, dict of columns or list of pairs: row id, column id. Further
+            columns are features of the dyads.
         y : (n,) labels
         sample_weight : (n,) nonnegative weights, default all one
             A dyad of weight two counts as two dyads; one of weight zero as none.
+        seen : table of pairs without labels, default None
+            With ``implicit=True``, further pairs (row id, column id) for the sets of those seen together.
         callback : called with a `dyads.training.Progress` after each iteration; returning True stops the fit.
         """
         self._check_parameters()
-        seen = self._read(X, y, sample_weight)
-        dyads, layout = seen.dyads, self._layout(seen)
-        loss = self._loss(seen.classes)
-        values = numeric_values(seen.classes) if self._ordered else None
-        penalty = self._penalty(layout, dyads, values)
+        observed = self._read(X, y, sample_weight, seen)
+        untrained, objective, values = self._prepare(observed)
         start = None
         if self.warm_start and hasattr(self, "fitted_"):
-            start = self._warm_start(layout, penalty, seen)
+            start = self._warm_start(untrained)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with _logged(self.verbose, callback) as monitored:
             best, trace = train(
-                Objective(layout, loss, penalty),
-                dyads,
+                objective,
+                observed.dyads,
                 values=values,
                 solver=self.solver,
                 options=Options(self.max_iter, self.tol, self.learning_rate, seed),
                 n_init=self.n_init,
                 validation_fraction=self.validation_fraction if self.early_stopping else None,
                 start=start,
+                side_training=self.side_training,
                 n_jobs=self.n_jobs,
                 callback=monitored,
             )
-        counts = Counts.of(dyads, layout.structure.one_set)
-        theta = layout.centre(best.theta, counts.row, counts.col)
-        self.fitted_ = Fitted(
-            layout.structure, loss, seen.classes, seen.rows, seen.cols, theta, counts.row, counts.col, seen.relations
-        )
-        self.columns_ = seen.columns
-        self.n_features_in_ = len(seen.columns)
+        self.fitted_ = untrained.trained(best.theta)
+        if self.unknown == "mean":
+            self.fitted_ = with_mean_predictions(self.fitted_, observed.dyads, self.n_jobs)
+        self.columns_ = observed.columns
+        self.n_features_in_ = len(observed.columns)
         self.n_iter_ = best.n_iter
         self.converged_ = best.ended == "tolerance"
         self.objective_ = best.objective
@@ -186,9 +215,42 @@ class _LFL(ClassifierMixin, BaseEstimator):
             )
         return self
 
-    def _read(self, X: Any, y: Any, sample_weight: Any) -> Observations:
+    def _prepare(self, observed: Observations) -> tuple[Fitted, Objective, Array | None]:
+        """The model before training, what is to be minimised, and the values of ordered labels."""
+        dyads, layout = observed.dyads, self._layout(observed)
+        loss = self._loss(observed.classes)
+        values = numeric_values(observed.classes) if self._ordered else None
+        strengths = self._strengths(layout)
+        counts = Counts.of(dyads, layout.structure.one_set)
+        centre = self._shared_centre(layout, dyads, values)
+        penalty = L2.of(layout, strengths, self.l2_scaling, counts, centre)
+        free = layout.free(int(self.rank), bool(self.bias))
+        untrained = Fitted(
+            layout.structure,
+            loss,
+            observed.classes,
+            Entities.untrained(observed.rows, counts.row, dyads.side.row, observed.encoders.row),
+            Entities.untrained(observed.cols, counts.col, dyads.side.col, observed.encoders.col),
+            np.zeros(layout.size),
+            observed.relations,
+            layout.interactions,
+            int(self.rank),
+            bool(self.bias),
+            strengths,
+            self.l2_scaling,
+            observed.encoders.dyad,
+            bool(self.implicit),
+        )
+        return untrained, Objective(layout, loss, penalty, None if free.all() else free), values
+
+    def _read(self, X: Any, y: Any, sample_weight: Any, seen: Any = None) -> Observations:
         _, one_set = STRUCTURES[self._structure]
-        return read_observations(X, y, sample_weight, (self.row, self.col), one_set=one_set)
+        side = SideTables(_features(self.row_features), _features(self.col_features), bool(self.implicit), seen)
+        return read_observations(X, y, sample_weight, self._id_columns, one_set=one_set, side=side)
+
+    @property
+    def _id_columns(self) -> tuple[Any, ...]:
+        return self.row, self.col
 
     @property
     def _structure(self) -> str:
@@ -197,14 +259,21 @@ class _LFL(ClassifierMixin, BaseEstimator):
 
     def _layout(self, seen: Observations) -> Layout:
         n_labels, name = len(seen.classes), self._structure
-        if self.structure is None and name == "stereotype" and (n_labels < 3 or self.rank == 0):
+        interactions, widths = int(self.interactions), seen.dyads.side.widths
+        if interactions and not any(widths[:2]):
+            raise InputError(
+                f"interactions={interactions} is for features of rows and columns, and there are none: expected "
+                "row_features, col_features or implicit=True. Give one of them, or leave it 0."
+            )
+        rank = max(int(self.rank), interactions)
+        if self.structure is None and name == "stereotype" and (n_labels < 3 or rank == 0):
             name = "bilinear"
         kind, n_bases = STRUCTURES[name][0], self.n_bases
         if kind is Stereotype:
             n_bases = (1 if seen.relations is None else 3) if n_bases is None else int(n_bases)
             pinned = self._base_code(seen.classes) < n_labels
             most = n_labels - pinned if seen.relations is None else np.inf
-            if self.rank < 1 or n_bases > most or (n_labels < 3 and seen.relations is None):
+            if rank < 1 or n_bases > most or (n_labels < 3 and seen.relations is None):
                 raise InputError(
                     f"structure={name!r}, rank={self.rank}, n_bases={n_bases} and {n_labels} labels "
                     "do not fit: expected rank and n_bases of at least 1, three or more labels, and no more bases "
@@ -216,8 +285,9 @@ class _LFL(ClassifierMixin, BaseEstimator):
                 "leave it None."
             )
         base = self._base_code(seen.classes)
-        structure = build(name, n_labels, base, bool(self.bias), int(self.rank), n_bases)
-        return Layout(structure, len(seen.rows), len(seen.cols), seen.dyads.n_relations)
+        # Features act on the biases, which are there for them even where entities have none of their own.
+        structure = build(name, n_labels, base, bool(self.bias) or any(widths[:2]), rank, n_bases)
+        return Layout(structure, len(seen.rows), len(seen.cols), seen.dyads.n_relations, widths, interactions)
 
     def _loss(self, classes: Array) -> Loss:
         loss = LOSSES[self.loss]() if isinstance(self.loss, str) else self.loss
@@ -225,7 +295,8 @@ class _LFL(ClassifierMixin, BaseEstimator):
             raise InputError(f"loss={self.loss!r} needs ordered labels: use LFLOrdinal, or loss='log' or 'brier'.")
         return loss.bind(numeric_values(classes)) if self._ordered else loss
 
-    def _penalty(self, layout: Layout, dyads: Dyads, values: Array | None) -> L2:
+    def _strengths(self, layout: Layout) -> dict[str, float]:
+        """The strength of the penalty on each named part."""
         given = (self.l2_bias, self.l2_row, self.l2_col)
         bias, row, col = (float(self.l2 if own is None else own) for own in given)
         strengths = dict.fromkeys(("row_bias", "col_bias", "node_bias"), bias)
@@ -235,15 +306,21 @@ class _LFL(ClassifierMixin, BaseEstimator):
         alone = layout.n_relations == 1
         shared = (SHARED if alone else self.l2) if self.l2_shared is None else self.l2_shared
         strengths |= {"node_factors": float(self.l2), "phi": float(shared), "diagonal": float(shared)}
-        centre = np.zeros(layout.size)
         if not alone:
             # A relation with one label only has no finite bias of its own.
             strengths["label_bias"] = bias
-            layout.named(centre)["label_bias"][:] = label_log_odds(layout.structure, dyads.label_counts)
-        if alone:
-            for name, start in layout.structure.shared_start(1, values).items():
-                layout.named(centre)[name][:] = start
-        return L2.of(layout, strengths, self.l2_scaling, Counts.of(dyads, layout.structure.one_set), centre)
+        return {**strengths, "side": float(self.l2_side)}
+
+    def _shared_centre(self, layout: Layout, dyads: Dyads, values: Array | None) -> Array:
+        """A theta whose shared parts are what these are penalised towards."""
+        centre = np.zeros(layout.size)
+        named = layout.named(centre)
+        if layout.n_relations > 1:
+            named["label_bias"][:] = label_log_odds(layout.structure, dyads.label_counts)
+            return centre
+        for name, start in layout.structure.shared_start(1, values).items():
+            named[name][:] = start
+        return centre
 
     def _base_code(self, classes: Array) -> int:
         """The code of the pinned label, or the number of labels when none is."""
@@ -256,18 +333,16 @@ class _LFL(ClassifierMixin, BaseEstimator):
             raise InputError(f"base={self.base!r} is no label: expected None, 'auto' or one of {classes.tolist()}.")
         return int(found[0])
 
-    def _warm_start(self, layout: Layout, penalty: L2, seen: Observations) -> Any:
+    def _warm_start(self, untrained: Fitted) -> Any:
         old = self.fitted_
-        if old.structure != layout.structure or not np.array_equal(old.classes, seen.classes):
+        if old.structure != untrained.structure or not np.array_equal(old.classes, untrained.classes):
             raise InputError(
                 "warm_start=True needs the labels, rank, base and bias of the last fit: they changed. Fit a new "
                 "estimator, or set warm_start=False."
             )
 
         def start(theta: Array) -> Array:
-            # Centring by the penalty's own scales undoes that by counts: of equal models it has the least penalty.
-            known = old.start_for(layout, theta, seen.rows, seen.cols, seen.relations)
-            return layout.centre(known, penalty.row_scale, penalty.col_scale)
+            return old.start_for(replace(untrained, theta=theta))
 
         return start
 
@@ -278,6 +353,7 @@ class _LFL(ClassifierMixin, BaseEstimator):
             ("l2_scaling", SCALINGS),
             ("solver", (*SOLVERS, "auto")),
             ("unknown", UNKNOWN_POLICIES),
+            ("side_training", SIDE_TRAINING),
         ):
             value = getattr(self, name)
             if type(value) in LOSSES.values() or (name == "structure" and value is None):
@@ -293,7 +369,7 @@ class _LFL(ClassifierMixin, BaseEstimator):
         delta = getattr(self.loss, "delta", 0)
         if not isinstance(delta, numbers.Real) or not 0 <= delta < np.inf:
             raise InputError(f"loss={self.loss!r} has delta={delta!r}: expected a finite number, at least 0.")
-        for name in ("bias", "early_stopping", "warm_start"):
+        for name in ("bias", "early_stopping", "warm_start", "implicit"):
             if not isinstance(getattr(self, name), bool | np.bool_):
                 raise InputError(f"{name}={getattr(self, name)!r} is not possible: expected True or False.")
         for name, least, kind in (
@@ -304,12 +380,14 @@ class _LFL(ClassifierMixin, BaseEstimator):
             ("l2_row", 0, numbers.Real),
             ("l2_col", 0, numbers.Real),
             ("l2_bias", 0, numbers.Real),
+            ("l2_side", 0, numbers.Real),
             ("l2_shared", 0, numbers.Real),
+            ("interactions", 0, numbers.Integral),
             ("n_bases", 1, numbers.Integral),
             ("tol", 0, numbers.Real),
         ):
             value = getattr(self, name)
-            optional = value is None and name not in ("rank", "n_init", "l2")
+            optional = value is None and name not in ("rank", "n_init", "l2", "l2_side", "interactions")
             if not optional and (not isinstance(value, kind) or isinstance(value, bool) or not least <= value < np.inf):
                 what = "a whole number" if kind is numbers.Integral else "a finite number"
                 raise InputError(f"{name}={value!r} is not possible: expected {what}, at least {least}.")
@@ -325,43 +403,69 @@ class _LFL(ClassifierMixin, BaseEstimator):
 
     # -------------------------------------------------------------------------------------------------- predicting
 
-    def _scores(self, X: Any) -> Array:
-        """Score the dyads of X; those with unknown ids follow the policy, and are counted in one warning."""
+    def _look_up(self, X: Any, row_features: Any, col_features: Any) -> tuple[Fitted, list[Codes], Any]:
+        """The model, with these features if any, and the codes and the features of the dyads of X."""
         check_is_fitted(self)
-        if self.unknown not in UNKNOWN_POLICIES:
-            raise unknown_name("unknown", self.unknown, UNKNOWN_POLICIES)
-        fitted = self.fitted_
-        vocabularies = [fitted.rows, fitted.cols] + ([] if fitted.relations is None else [fitted.relations])
-        codes = read_dyads(X, vocabularies, self.columns_)
-        out = scores(fitted, *codes, n_jobs=self.n_jobs)
+        fitted = self._with_features(row_features, col_features)
+        codes, features = read_dyads(X, fitted.vocabularies, self.columns_, fitted.dyad_encoder)
+        return fitted, codes, features
+
+    def _with_features(self, row_features: Any, col_features: Any) -> Fitted:
+        given = (row_features, self.row_features), (col_features, self.col_features)
+        row, col = (None if new is None else Features.of(new, like=_features(old)) for new, old in given)
+        return with_features(self.fitted_, row, col)
+
+    def _scores(self, X: Any, row_features: Any = None, col_features: Any = None) -> Array:
+        """Score the dyads of X; those with unknown ids follow the policy, and are counted in one warning."""
+        fitted, codes, features = self._look_up(X, row_features, col_features)
+        out = scores(fitted, *codes, features=features, n_jobs=self.n_jobs)
         unknown = [column < 0 for column in codes]
         if any(column.any() for column in unknown):
-            counted = zip(unknown, ("a row id", "a column id", "a relation"), strict=False)
-            found = " and ".join(f"{column.sum()} have {what}" for column, what in counted if column.any())
-            message = f"Of {len(out)} dyads, {found} not seen in training"
-            if self.unknown == "raise":
-                raise UnknownIdError(f"{message}: expected known ids. Drop them, or set unknown='prior' or 'nan'.")
-            if self.unknown == "nan":
-                out[np.logical_or.reduce(unknown)] = np.nan
-            treated = "average ones" if self.unknown == "prior" else "NaN"
-            warnings.warn(f"{message}: treated as {treated}.", UnknownIdWarning, stacklevel=_outside())
+            self._treat_unknown(fitted, codes, unknown, out)
         return out
 
-    def predict_proba(self, X: Any) -> Array:
-        """Probability of each label (n, n_labels); columns in the order of `classes_`."""
-        return link(self._scores(X))
+    def _treat_unknown(self, fitted: Fitted, codes: list[Codes], unknown: list[Array], out: Array) -> None:
+        """Apply the policy to the scores of dyads with unknown ids, and say so in one warning."""
+        if self.unknown not in UNKNOWN_POLICIES:
+            raise unknown_name("unknown", self.unknown, UNKNOWN_POLICIES)
+        counted = zip(unknown, ("a row id", "a column id", "a relation"), strict=False)
+        found = " and ".join(f"{column.sum()} have {what}" for column, what in counted if column.any())
+        message = f"Of {len(out)} dyads, {found} not seen in training"
+        if self.unknown == "raise":
+            raise UnknownIdError(f"{message}: expected known ids. Drop them, or set unknown='prior' or 'nan'.")
+        if self.unknown == "nan":
+            out[np.logical_or.reduce(unknown)] = np.nan
+        if self.unknown == "mean":
+            if fitted.prediction is None:
+                raise InputError(
+                    "unknown='mean' was set after the fit: expected it before, since the means are taken over the "
+                    "training data. Fit the model again, or set unknown='prior'."
+                )
+            rows, cols = codes[:2]
+            either = unknown[0] | unknown[1]
+            out[either] = np.log(mean_predictions(fitted, rows[either], cols[either]))
+        treated = {"prior": "average ones", "nan": "NaN", "mean": "the mean of the predictions for the other id"}
+        warnings.warn(f"{message}: treated as {treated[self.unknown]}.", UnknownIdWarning, stacklevel=_outside())
 
-    def log_odds(self, X: Any) -> Array:
+    def predict_proba(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Array:
+        """Probability of each label (n, n_labels); columns in the order of `classes_`.
+
+        `row_features`, `col_features` : tables that extend or override those given to the constructor, which is how new
+        ids get features; all methods that predict take them.
+        """
+        return link(self._scores(X, row_features, col_features))
+
+    def log_odds(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Array:
         """Log-odds of each label (n, n_labels): against the base, or against the labels' geometric mean if none."""
-        return self.fitted_.log_odds(self._scores(X).astype(np.float64))
+        return self.fitted_.log_odds(self._scores(X, row_features, col_features))
 
-    def predict(self, X: Any, cost: Any = None) -> Array:
+    def predict(self, X: Any, cost: Any = None, *, row_features: Any = None, col_features: Any = None) -> Array:
         """Predict one label per dyad; with a cost matrix, the label of least expected cost.
 
         `cost` : (n_labels, n_labels), cost[true, predicted] in the order of `classes_`. Under ``unknown="nan"`` dyads
         with unknown ids are an error here: no label can be predicted for them.
         """
-        proba = link(self._scores(X))
+        proba = link(self._scores(X, row_features, col_features))
         if np.isnan(proba).any():
             raise UnknownIdError(
                 f"{int(np.isnan(proba).any(axis=1).sum())} dyads have ids not seen in training, whose probabilities "
@@ -377,6 +481,172 @@ class _LFL(ClassifierMixin, BaseEstimator):
         if cost.shape != (n_labels, n_labels) or not np.isfinite(cost).all():
             raise InputError(f"cost has shape {cost.shape}: expected ({n_labels}, {n_labels}), all finite numbers.")
         return self.classes_[least_cost(proba, cost)]
+
+    def support(self, X: Any) -> Array:
+        """How many training labels (their summed weight) the row and the column of each dyad had (n, 2)."""
+        fitted, codes, _ = self._look_up(X, None, None)
+        return support(fitted, *codes[:2])
+
+    def explain(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Any:
+        """The exact additive parts of each label's log-odds, which sum to `log_odds`.
+
+        A tidy table, of the kind X has (an Arrow table if that is no dataframe), with the columns dyad (its place in
+        X), label, part and value. The parts are "label bias", "row bias", "column bias", "latent" (all products of
+        latent weights) and one of every feature that is not zero, such as "row age" or "col genre=Drama". Unknown ids
+        are average ones, whatever the policy is: that is what can be explained.
+        """
+        fitted, codes, features = self._look_up(X, row_features, col_features)
+        row, col, relation = (*codes, None)[:3]
+        parts = explain(fitted, row, col, relation, features, self.n_jobs)
+        n_labels = len(fitted.classes)
+        columns = {
+            "dyad": np.repeat(parts.dyad, n_labels),
+            "label": np.tile(fitted.classes, len(parts.dyad)),
+            "part": np.repeat(parts.name, n_labels),
+            "value": parts.value.ravel(),
+        }
+        return table_like(columns, X)
+
+    def recommend(
+        self,
+        rows: Any,
+        n: int = 10,
+        by: Any = "mean",
+        *,
+        exclude: Any = None,
+        candidates: Any = None,
+        relation: Any = None,
+        row_features: Any = None,
+        col_features: Any = None,
+    ) -> Any:
+        """The `n` best columns for each of `rows`: a tidy table (row, col, rank, value), best first.
+
+        Parameters
+        ----------
+        rows : ids; unknown ones are average rows, with a warning
+        by : "mean", the expected value of a label that is a number, or a label, whose probability it is
+        exclude : table of pairs (row id, column id) to leave out, such as those seen in training
+        candidates : ids of the columns to choose from, default all the model knows
+        relation : the relation, for a model of several
+
+        Exact, and in flat memory whatever the number of rows and columns. The table is of the kind `rows` has, an Arrow
+        table if that is no dataframe or series.
+        """
+        check_is_fitted(self)
+        fitted = self._with_features(row_features, col_features)
+        if fitted.dyad_encoder is not None:
+            raise InputError(
+                f"The model has features of dyads ({', '.join(fitted.dyad_encoder.names[:3])}), which pairs not yet "
+                "made do not have: expected a model without. Use predict_proba on a table of pairs with them."
+            )
+        if not isinstance(n, numbers.Integral) or n < 1:
+            raise InputError(f"n={n!r} is not possible: expected a whole number, at least 1.")
+        row_ids = read_column(rows, "the column of row ids")
+        codes, chosen = fitted.rows.ids.encode(row_ids), np.arange(len(fitted.cols))
+        if candidates is not None:
+            chosen = np.unique(fitted.cols.ids.encode(read_column(candidates, "the column of candidates")))
+            if (chosen < 0).any():
+                raise UnknownIdError("Some candidates are not known to the model: expected known column ids.")
+        if (codes < 0).any():
+            warnings.warn(
+                f"Of {len(codes)} rows, {int((codes < 0).sum())} were not seen in training: treated as average ones.",
+                UnknownIdWarning,
+                stacklevel=2,
+            )
+        pairs = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+        if exclude is not None:
+            given = read_pairs(exclude, (fitted.rows.ids.name, fitted.cols.ids.name))
+            pairs = fitted.rows.ids.encode(given[0]), fitted.cols.ids.encode(given[1])
+        count = min(int(n), len(chosen))
+        best = recommend(
+            fitted, codes, chosen, count, self._worth(by), pairs, self._relation_code(relation), self.n_jobs
+        )
+        columns = {
+            "row": row_ids.take(pa.array(best.row)),
+            "col": fitted.cols.ids.ids.take(pa.array(best.col)),
+            "rank": best.rank,
+            "value": best.value,
+        }
+        return table_like(columns, rows)
+
+    def _worth(self, by: Any) -> Array:
+        """What each label counts in an expected value (n_labels,)."""
+        classes = self.classes_
+        found = classes == by if np.isscalar(by) else np.zeros(len(classes), np.bool_)
+        if np.any(found):
+            return np.asarray(found, np.float64)
+        if not (isinstance(by, str) and by == "mean"):
+            raise InputError(f"by={by!r} is no label: expected 'mean' or one of {classes.tolist()}.")
+        if classes.dtype.kind not in "biuf":
+            raise InputError(f"by='mean' needs labels that are numbers: expected by= one of {classes.tolist()}.")
+        return numeric_values(classes)
+
+    def _relation_code(self, relation: Any) -> int:
+        relations = self.fitted_.relations
+        if relations is None:
+            if relation is not None:
+                raise InputError(f"relation={relation!r} was given, but the model has one relation: leave it out.")
+            return 0
+        code = -1 if relation is None else int(relations.encode(read_column([relation], "the relation"))[0])
+        if code < 0:
+            raise InputError(
+                f"relation={relation!r} is not possible: expected one of {relations.ids[:10].to_pylist()}."
+            )
+        return code
+
+    # ------------------------------------------------------------------------------------------------ more labels
+
+    def fold_in(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        side: str | None = None,
+        row_features: Any = None,
+        col_features: Any = None,
+    ) -> Self:
+        """A new fitted model that knows new rows and columns by their labels; everything else stays as it is.
+
+        The block of each new id is the optimum given all others, by Newton's method: for the log loss the problem is
+        convex. No prediction for other ids changes, and this model itself does not.
+
+        Parameters
+        ----------
+        X, y, sample_weight : labelled dyads, as for `fit`
+        side : None, "row" or "col"
+            None solves for ids the model does not know. "row" solves for every row of X, known or not, from the labels
+            given here: give *all* labels of a known row, old and new. "col" likewise.
+        row_features, col_features : features of the new ids, for a model with such
+        """
+        if side not in (None, "row", "col"):
+            raise InputError(f"side={side!r} is not possible: expected None, 'row' or 'col'.")
+        check_is_fitted(self)
+        fitted = self._with_features(row_features, col_features)
+        one_set = fitted.structure.one_set
+        new = read_more(X, y, sample_weight, fitted.vocabularies, self.columns_, fitted.classes, fitted.dyad_encoder)
+        n_rows, n_cols = len(fitted.rows), len(fitted.cols)
+        grown = fitted.grown(new.rows, new.cols)
+        rows, cols = np.unique(new.dyads.row), np.unique(new.dyads.col)
+        if one_set:
+            rows = cols = np.unique(np.concatenate([rows, cols]))
+        unlabelled = grown.rows.counts == 0, grown.cols.counts == 0
+        if side is None or one_set:
+            rows, cols = (rows if side else rows[unlabelled[0][rows]]), cols[unlabelled[1][cols]]
+        else:
+            target, others, known = (rows, cols, n_cols) if side == "row" else (cols, rows, n_rows)
+            if (others >= known).any():
+                raise UnknownIdError(
+                    f"side={side!r} solves for one side, and {int((others >= known).sum())} ids of the other are not "
+                    "known: expected known ones. Fold these in first, or leave side=None."
+                )
+            rows, cols = (target, others[:0]) if side == "row" else (others[:0], target)
+        # Dyads between ids that both stay as they are say nothing about the new ones.
+        touched = np.isin(new.dyads.row, rows) | np.isin(new.dyads.col, rows if one_set else cols)
+        dyads = new.dyads.take(touched)
+        model = copy.copy(self)
+        model.fitted_ = fold_in(with_seen(grown, dyads, rows, cols), dyads, rows, cols, self.n_jobs)
+        return model
 
     def _decide(self, proba: Array) -> Array:
         """The code of the label to predict (n,)."""
@@ -396,12 +666,12 @@ class _LFL(ClassifierMixin, BaseEstimator):
     @property
     def row_ids_(self) -> Array:
         """The row ids, in the order of `row_factors_`."""
-        return to_numpy(self._known().rows.ids)
+        return to_numpy(self._known().rows.ids.ids)
 
     @property
     def col_ids_(self) -> Array:
         """The column ids, in the order of `col_factors_`."""
-        return to_numpy(self._known().cols.ids)
+        return to_numpy(self._known().cols.ids.ids)
 
     @property
     def row_factors_(self) -> Array:
@@ -436,8 +706,8 @@ class _LFL(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         if side not in ("row", "col"):
             raise unknown_name("side", side, ("row", "col"))
-        vocabulary = self.fitted_.rows if side == "row" else self.fitted_.cols
-        codes = vocabulary.encode(read_column(ids, "the column of ids"))
+        entities = self.fitted_.rows if side == "row" else self.fitted_.cols
+        codes = entities.ids.encode(read_column(ids, "the column of ids"))
         if (codes < 0).any():
             raise UnknownIdError(
                 f"{int((codes < 0).sum())} of {len(codes)} ids were not seen in training: expected known ids."
@@ -475,9 +745,9 @@ _SAVED = ("columns_", "n_features_in_", "n_iter_", "converged_", "objective_", "
 class _Nominal(_LFL):
     """Estimators whose labels have no order."""
 
-    def decision_function(self, X: Any) -> Array:
+    def decision_function(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Array:
         """Log-odds (n, n_labels); for two labels those of the second, (n,)."""
-        odds = self.log_odds(X)
+        odds = self.log_odds(X, row_features=row_features, col_features=col_features)
         return odds[:, 1] - odds[:, 0] if odds.shape[1] == 2 else odds
 
 
@@ -585,9 +855,9 @@ class LFLOrdinal(_LFL):
     _structures = ("stereotype", "bilinear")
     _ordered = True
 
-    def predict_mean(self, X: Any) -> Array:
+    def predict_mean(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Array:
         """Expected value of the label (n,)."""
-        return link(self._scores(X)) @ numeric_values(self.classes_)
+        return link(self._scores(X, row_features, col_features)) @ numeric_values(self.classes_)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Minus the mean absolute error of `predict`: greater is better."""
@@ -612,11 +882,11 @@ class LFLLink(_Nominal):
 
     _structures = ("symmetric", "spectral", "directed")
 
-    def _read(self, X: Any, y: Any, sample_weight: Any) -> Observations:
-        seen = super()._read(X, y, sample_weight)
+    def _read(self, X: Any, y: Any, sample_weight: Any, seen: Any = None) -> Observations:
+        observed = super()._read(X, y, sample_weight, seen)
         if self._structure != "directed":
-            check_undirected(seen)
-        return seen
+            check_undirected(observed)
+        return observed
 
 
 class LFLRelational(_Nominal):
@@ -634,16 +904,19 @@ class LFLRelational(_Nominal):
 
     _structures = ("relational", "mixture", "spectral", "symmetric_mixture")
 
-    def _read(self, X: Any, y: Any, sample_weight: Any) -> Observations:
-        _, one_set = STRUCTURES[self._structure]
-        seen = read_observations(X, y, sample_weight, (self.row, self.col, None), one_set=one_set)
-        if one_set:
-            check_undirected(seen)
-        if len(seen.classes) != 2:
+    def _read(self, X: Any, y: Any, sample_weight: Any, seen: Any = None) -> Observations:
+        observed = super()._read(X, y, sample_weight, seen)
+        if STRUCTURES[self._structure][1]:
+            check_undirected(observed)
+        if len(observed.classes) != 2:
             raise InputError(
-                f"LFLRelational got {len(seen.classes)} labels: expected two, such as 0 and 1, per relation."
+                f"LFLRelational got {len(observed.classes)} labels: expected two, such as 0 and 1, per relation."
             )
-        return seen
+        return observed
+
+    @property
+    def _id_columns(self) -> tuple[Any, ...]:
+        return self.row, self.col, None
 
     @property
     def relation_ids_(self) -> Array:
@@ -676,6 +949,10 @@ def load(path: str | os.PathLike[str]) -> Any:
         raise artifact.not_understood(path, error) from error
     model.fitted_ = fitted
     return model
+
+
+def _features(value: Any) -> Features | None:
+    return None if value is None else Features.of(value)
 
 
 def _outside() -> int:

@@ -21,6 +21,9 @@ Array = np.ndarray[Any, Any]
 FULL_BATCH_DYADS = 50_000
 """Up to this many dyads ``solver="auto"`` takes L-BFGS, above it SGD, which is then both faster and as good."""
 
+SIDE_TRAINING = ("joint", "after", "frozen")
+"""When side weights are learnt: with all others; after them, and then all together; or after, all others frozen."""
+
 PATIENCE = 3
 """Iterations without a better held-out loss after which early stopping ends a fit."""
 
@@ -31,7 +34,7 @@ class Progress(NamedTuple):
     Attributes
     ----------
     init, iteration : which restart (from 0) and which of its iterations (from 1)
-    objective : L-BFGS: its value; SGD: the value met on the way, before each step
+    objective : its value; SGD: the value met on the way, before each step
     validation : mean held-out loss under early stopping, else NaN
     seconds : since the fit began
     """
@@ -99,6 +102,7 @@ def train(
     n_init: int = 1,
     validation_fraction: float | None = None,
     start: Callable[[Array], Array] | None = None,
+    side_training: str = "joint",
     n_jobs: int | None = 1,
     callback: Callback | None = None,
 ) -> tuple[Training, list[Progress]]:
@@ -106,6 +110,7 @@ def train(
 
     With `validation_fraction`, that share of the dyads is held out, and each restart keeps its iterate of least
     held-out loss. `values` are those of ordered labels. `start` may alter the initial theta of the first restart.
+    `side_training` says in which order the side weights are learnt, see `SIDE_TRAINING`.
     """
     options = options or Options()
     solver = pick_solver(solver, objective, len(dyads))
@@ -114,27 +119,56 @@ def train(
         kept, held = dyads.hold_out(validation_fraction, random_stream(options.seed, 0))
     trace: list[Progress] = []
     runs = []
+    stages = _stages(objective, side_training)
     with Host(objective, kept, n_jobs) as problem:
         began = time.perf_counter()
         for init in range(n_init):
             rng = random_stream(options.seed, 1, init)
-            theta = objective.layout.initial(rng, dyads.label_counts, values)
-            # An entity whose dyads are all held out has nothing to learn from: it stays at the prior.
-            blocks, counts = objective.layout.blocks(theta), Counts.of(kept, objective.structure.one_set)
-            blocks.row[counts.row == 0] = 0
-            blocks.col[counts.col == 0] = 0
+            theta = _initial(objective, rng, dyads, kept, values)
             if start is not None and init == 0:
                 theta = start(theta)
-            watch = _Watch(problem, held, init, began, trace, callback)
             seeded = options._replace(seed=int(rng.integers(2**31)))
-            solution = SOLVERS[solver].minimise(problem, theta, seeded, watch)
-            best = solution.theta if watch.best is None else watch.best
+            n_iter = 0
+            for number, free in enumerate(stages):
+                last = number == len(stages) - 1
+                first = theta if last else np.where(_side(objective), 0, theta)
+                watch = _Watch(problem.over(free), held, init, n_iter, began, trace, callback)
+                solution = SOLVERS[solver].minimise(problem.over(free), first, seeded, watch)
+                best = solution.theta if watch.best is None else watch.best
+                theta = best if last else np.where(_side(objective), theta, best)
+                n_iter += solution.n_iter
+                if watch.told_to_stop or solution.diverged is not None:
+                    break
             ended: Ended = "tolerance" if watch.stopped_early else solution.ended
             value = problem.value(best)
-            runs.append(Training(best, value, watch.validation, solver, solution.n_iter, ended, solution.diverged))
+            runs.append(Training(best, value, watch.validation, solver, n_iter, ended, solution.diverged))
             if watch.told_to_stop:
                 break
     return min(runs, key=lambda run: run.badness), trace
+
+
+def _initial(objective: Objective, rng: np.random.Generator, dyads: Dyads, kept: Dyads, values: Array | None) -> Array:
+    """Where a restart begins: zero for what never moves, and for entities that have no dyads to learn from."""
+    layout = objective.layout
+    theta = layout.initial(rng, dyads.label_counts, values)
+    blocks, counts = layout.blocks(theta), Counts.of(kept, objective.structure.one_set)
+    blocks.row[counts.row == 0] = 0
+    blocks.col[counts.col == 0] = 0
+    return theta if objective.free is None else np.where(objective.free, theta, 0)
+
+
+def _side(objective: Objective) -> Array:
+    """Which entries of theta are side weights (size,)."""
+    return np.arange(objective.layout.size) >= objective.layout.own_size
+
+
+def _stages(objective: Objective, side_training: str) -> list[Array | None]:
+    """What is free in each stage of a fit."""
+    free, side = objective.free, _side(objective)
+    if side_training == "joint" or not side.any():
+        return [free]
+    every = np.ones(objective.layout.size, np.bool_) if free is None else free
+    return [every & ~side, free if side_training == "after" else every & side]
 
 
 class _Watch:
@@ -145,11 +179,12 @@ class _Watch:
         problem: Host,
         held: Dyads | None,
         init: int,
+        before: int,
         began: float,
         trace: list[Progress],
         callback: Callback | None,
     ) -> None:
-        self.problem, self.held, self.init, self.began = problem, held, init, began
+        self.problem, self.held, self.init, self.before, self.began = problem, held, init, before, began
         self.trace, self.callback = trace, callback
         self.best: Array | None = None
         self.validation = math.nan
@@ -164,7 +199,7 @@ class _Watch:
                 self.best, self.validation, self.since_best = theta.copy(), validation, 0
             else:
                 self.since_best += 1
-        progress = Progress(self.init, iteration, value, validation, time.perf_counter() - self.began)
+        progress = Progress(self.init, self.before + iteration, value, validation, time.perf_counter() - self.began)
         self.trace.append(progress)
         self.told_to_stop = self.callback is not None and bool(self.callback(progress))
         return self.told_to_stop or self.stopped_early

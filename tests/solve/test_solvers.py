@@ -9,10 +9,20 @@ CENTRE = np.array([1.0, -2.0, 0.5])
 
 
 class Bowl:
-    """f(x) = |x - centre|^2 / 2, exact for L-BFGS, and a coordinate at a time for SGD."""
+    """f(x) = |x - centre|^2 / 2: exact for L-BFGS, a coordinate at a time for SGD, all but the last one for Newton."""
 
     def value_and_gradient(self, theta):
         return 0.5 * float(((theta - CENTRE) ** 2).sum()), theta - CENTRE
+
+    def value(self, theta):
+        return self.value_and_gradient(theta)[0]
+
+    def sweep(self, theta):
+        theta[:-1] = CENTRE[:-1]
+        return self.value(theta)
+
+    def side_alone(self):
+        return self
 
     def sgd_state(self, theta):
         return np.stack([theta, np.full_like(theta, 0.1)]).astype(np.float32)

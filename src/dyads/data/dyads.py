@@ -1,6 +1,7 @@
 """Dyads as integers: what is left of tables once ids and labels are encoded."""
 
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,26 @@ def narrow(codes: Codes, n: int) -> Codes:
     return np.ascontiguousarray(codes, dtype=dtype)
 
 
+class Side(NamedTuple):
+    """Side-information: sparse matrices with a line per row (n_rows, p), column (n_cols, q) and dyad (n, m), or None.
+
+    With one id set the rows' are the nodes'.
+    """
+
+    row: Any = None
+    col: Any = None
+    dyad: Any = None
+
+    @property
+    def widths(self) -> tuple[int, int, int]:
+        """How many features there are of each kind."""
+        row, col, dyad = (0 if matrix is None else matrix.shape[1] for matrix in self)
+        return row, col, dyad
+
+
+NO_SIDE = Side()
+
+
 @dataclass(frozen=True)
 class Dyads:
     """Labelled pairs; the same pair may occur any number of times.
@@ -30,6 +51,7 @@ class Dyads:
     n_rows, n_cols, n_labels : how many codes there are
     relation : (n,) codes, or None when there is one relation
     n_relations : how many of them there are
+    side : features of rows, columns and dyads
     """
 
     row: Codes
@@ -41,6 +63,7 @@ class Dyads:
     n_labels: int
     relation: Codes | None = None
     n_relations: int = 1
+    side: Side = NO_SIDE
 
     def __post_init__(self) -> None:
         for field, n in (("row", self.n_rows), ("col", self.n_cols), ("label", self.n_labels)):
@@ -82,7 +105,8 @@ class Dyads:
         weight = None if self.weight is None else self.weight[which]
         relation = None if self.relation is None else self.relation[which]
         row, col, label = self.row[which], self.col[which], self.label[which]
-        return replace(self, row=row, col=col, label=label, weight=weight, relation=relation)
+        side = self.side if self.side.dyad is None else self.side._replace(dyad=self.side.dyad[which])
+        return replace(self, row=row, col=col, label=label, weight=weight, relation=relation, side=side)
 
     def hold_out(self, fraction: float, rng: np.random.Generator) -> "tuple[Dyads, Dyads]":
         """Split at random into what is kept and a held-out fraction."""

@@ -16,7 +16,7 @@ MANY_FLOATS = 20
 """Float labels with more distinct values than this, and than half the dyads, are taken for a continuous target."""
 
 
-def encode_labels(y: Any) -> tuple[Array, Codes]:
+def encode_labels(y: Any, at_least: int = 2) -> tuple[Array, Codes]:
     """Find the distinct labels, sorted, and encode each; strings, integers, booleans and floats are labels."""
     column = read_column(y, "the column of labels", numbers_mix=True)
     kind = column.type
@@ -24,7 +24,7 @@ def encode_labels(y: Any) -> tuple[Array, Codes]:
         raise InputError(f"The labels have type {kind}: expected strings, integers, booleans or floats. Convert them.")
     encoded = column.dictionary_encode()
     found = to_numpy(encoded.dictionary)
-    if len(found) < 2:
+    if len(found) < at_least:
         raise InputError(f"The labels have {len(found)} class, {found.tolist()}: expected at least two to tell apart.")
     if pa.types.is_floating(kind) and len(found) > max(MANY_FLOATS, len(column) / 2) and (found % 1).any():
         raise InputError(

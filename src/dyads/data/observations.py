@@ -1,18 +1,47 @@
-"""From tables to labelled dyads: which columns are the ids, what the labels are, how much each dyad weighs."""
+"""From tables to labelled dyads: which columns are ids, what the labels are, what each dyad weighs, which features."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from scipy import sparse
 
-from dyads.data.dyads import Dyads
+from dyads.data.dyads import Dyads, Side
 from dyads.data.labels import encode_labels, to_numpy
-from dyads.data.tables import named_values, read_column
+from dyads.data.side import Encoder, Features, aligned, seen_sets
+from dyads.data.tables import named_values, read_column, read_feature
 from dyads.data.vocabulary import Codes, Vocabulary
 from dyads.errors import InputError
+
+
+class SideTables(NamedTuple):
+    """Where the side-information of entities comes from.
+
+    Attributes
+    ----------
+    row, col : features of rows (or nodes) and of columns, or None
+    implicit : whether the set of those an entity was seen with is one of its features
+    seen : further pairs for these sets, a table of row and column ids without labels, or None
+    """
+
+    row: Features | None = None
+    col: Features | None = None
+    implicit: bool = False
+    seen: Any = None
+
+
+class Encoders(NamedTuple):
+    """What makes the features of rows, columns and dyads from tables, each None where there are none."""
+
+    row: Encoder | None = None
+    col: Encoder | None = None
+    dyad: Encoder | None = None
+
+
+NO_ENCODERS = Encoders()
 
 
 @dataclass(frozen=True)
@@ -21,11 +50,13 @@ class Observations:
 
     Attributes
     ----------
-    dyads : the codes
+    dyads : the codes, and the features
     classes : (n_labels,) labels, sorted
-    rows, cols : ids; the same ones with one id set
+    rows, cols : ids, first those with labels, then those only features or unlabelled pairs tell of; the same ones with
+        one id set
     relations : the relations, or None when there is one
     columns : the names of the table's columns, in its order
+    encoders : what made the features
     """
 
     dyads: Dyads
@@ -34,23 +65,35 @@ class Observations:
     cols: Vocabulary
     relations: Vocabulary | None
     columns: list[str]
+    encoders: Encoders = NO_ENCODERS
 
 
 def read_observations(
-    X: Any, y: Any, sample_weight: Any, wanted: Sequence[Any] = (None, None), *, one_set: bool = False
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    wanted: Sequence[Any] = (None, None),
+    *,
+    one_set: bool = False,
+    side: SideTables | None = None,
 ) -> Observations:
     """Read labelled dyads.
 
     `wanted` names the columns of the row ids, the column ids and, where there are several, the relations; None takes
-    the next column in order. With `one_set` rows and columns are nodes of one kind.
+    the next column in order. Further columns are features of dyads. With `one_set` rows and columns are nodes of one
+    kind.
     """
+    side = side or SideTables()
     values = named_values(X)
     names = _id_columns(list(values), wanted)
     ids = [_read_ids(values, name) for name in names]
+    further = _further_columns(values, names)
     classes, label = encode_labels(y)
+    _refuse_labels(further, y)
     weight = _read_weight(sample_weight)
     n = len(ids[0])
     lengths = {f"values in column {name!r}": len(column) for name, column in zip(names, ids, strict=True)}
+    lengths |= {f"values in column {name!r}": len(column) for name, column in further.items()}
     lengths |= {"labels": len(label), "weights": n if weight is None else len(weight)}
     for what, length in lengths.items():
         if length != n:
@@ -59,6 +102,7 @@ def read_observations(
         # A dyad of weight zero is no dyad: its ids and its label may be unknown to the model.
         seen = weight > 0
         ids, weight = [column.filter(pa.array(seen)) for column in ids], weight[seen]
+        further = {name: column.filter(pa.array(seen)) for name, column in further.items()}
         classes, label = encode_labels(classes[label[seen]])
     if one_set:
         rows, row_codes, cols, col_codes = _one_vocabulary(ids[0], ids[1], names)
@@ -66,35 +110,150 @@ def read_observations(
         rows, row_codes = Vocabulary.of(ids[0], names[0])
         cols, col_codes = Vocabulary.of(ids[1], names[1])
     relations, relation_codes = Vocabulary.of(ids[2], names[2]) if len(ids) > 2 else (None, None)
+    rows, cols, known, encoders = _read_side(side, rows, cols, row_codes, col_codes, one_set)
+    if further:
+        dyad_encoder = Encoder.learn_columns(further)
+        encoders = encoders._replace(dyad=dyad_encoder)
+        known = known._replace(dyad=dyad_encoder.encode_columns(further))
     dyads = Dyads(
         row_codes, col_codes, label, weight, len(rows), len(cols), len(classes),
-        relation_codes, 1 if relations is None else len(relations),
+        relation_codes, 1 if relations is None else len(relations), known,
     )  # fmt: skip
-    return Observations(dyads, classes, rows, cols, relations, list(values))
+    return Observations(dyads, classes, rows, cols, relations, list(values), encoders)
 
 
-def read_dyads(X: Any, vocabularies: Sequence[Vocabulary], columns: Sequence[str]) -> list[Codes]:
+def read_dyads(
+    X: Any, vocabularies: Sequence[Vocabulary], columns: Sequence[str], encoder: Encoder | None = None
+) -> tuple[list[Codes], Any]:
     """Look up dyads in the vocabularies of a model (rows, columns and, if any, relations); unknown ids are negative.
 
     Columns are found by the names they had when the model was fitted, and by their place among `columns`, the names of
-    the table then, only where one of the two tables has no names.
+    the table then, only where one of the two tables has no names. Returns the codes, and the features of the dyads, a
+    sparse matrix, where the model has an `encoder` for such.
     """
-    values = named_values(X)
-    names, known = list(values), [vocabulary.name for vocabulary in vocabularies]
-    if set(known) <= set(names):
-        names = _id_columns(names, known)
-    else:
-        names = _id_columns(names, [None] * len(known))
-        if not (_unnamed(names) or _unnamed(columns)):
-            raise InputError(
-                f"X has the columns {list(values)}, but the model was fitted on {list(columns)}: expected these names. "
-                "Rename the columns."
-            )
-        names = [names[list(columns).index(name)] for name in known]
+    values = _named_as(named_values(X), columns)
+    names = [vocabulary.name for vocabulary in vocabularies]
     codes = [vocabulary.encode(_read_ids(values, name)) for vocabulary, name in zip(vocabularies, names, strict=True)]
-    if len({len(column) for column in codes}) > 1:
-        raise InputError(f"The columns have the lengths {[len(column) for column in codes]}: expected the same.")
-    return codes
+    further = _further_columns(values, names)
+    lengths = [len(column) for column in (*codes, *further.values())]
+    if len(set(lengths)) > 1:
+        raise InputError(f"The columns have the lengths {lengths}: expected the same.")
+    return codes, None if encoder is None else encoder.encode_columns(further)
+
+
+def _named_as(values: dict[str, Any], columns: Sequence[str]) -> dict[str, Any]:
+    """The columns by the names of `columns`, the table of the fit."""
+    if set(columns) == set(values):
+        return values
+    if len(values) != len(columns):
+        raise InputError(
+            f"X has {len(values)} features, but dyads is expecting {len(columns)} features as input: the columns "
+            f"{list(columns)}, ids first, as in the table of the fit; got {list(values)}."
+        )
+    if not (_unnamed(list(values)) or _unnamed(columns)):
+        raise InputError(
+            f"X has the columns {list(values)}, but the model was fitted on {list(columns)}: expected these names. "
+            "Rename the columns."
+        )
+    return dict(zip(columns, values.values(), strict=True))
+
+
+def _read_side(
+    tables: SideTables, rows: Vocabulary, cols: Vocabulary, row: Codes, col: Codes, one_set: bool
+) -> tuple[Vocabulary, Vocabulary, Side, Encoders]:
+    """Grow the vocabularies by the ids of `tables`, and line up the features with them."""
+    if one_set and tables.col is not None:
+        raise InputError(
+            "col_features were given, but rows and columns are nodes of one kind: expected features of nodes in "
+            "row_features alone."
+        )
+    n_rows, n_cols = len(rows), len(cols)
+    if tables.row is not None:
+        rows = rows.with_ids(tables.row.ids, "row_features")
+    if tables.col is not None:
+        cols = cols.with_ids(tables.col.ids, "col_features")
+    if tables.implicit and tables.seen is not None:
+        pairs = read_pairs(tables.seen, (rows.name, cols.name))
+        rows, cols = rows.with_ids(pairs[0], "seen"), cols.with_ids(pairs[1], "seen")
+        if one_set:
+            rows = rows.with_ids(pairs[1], "seen")
+        row = np.concatenate([row, rows.encode(pairs[0])])
+        col = np.concatenate([col, (rows if one_set else cols).encode(pairs[1])])
+    elif tables.seen is not None:
+        raise InputError("seen= was given without implicit=True: expected both. Set implicit=True, or drop seen=.")
+    if one_set:
+        cols = Vocabulary(rows.ids, cols.name)
+    encoders: list[Encoder | None] = []
+    matrices: list[list[Any]] = []
+    for what, table, vocabulary, n in (("row", tables.row, rows, n_rows), ("col", tables.col, cols, n_cols)):
+        encoders.append(None if table is None else Encoder.learn(table, vocabulary.ids[:n]))
+        matrices.append([])
+        if table is not None and encoders[-1] is not None:
+            matrices[-1].append(aligned(encoders[-1], table, vocabulary.ids, n, what))
+    if tables.implicit:
+        matrices[0].append(seen_sets(row, col, len(rows), len(cols), both_ways=one_set))
+        if not one_set:
+            matrices[1].append(seen_sets(col, row, len(cols), len(rows)))
+    joined = (sparse.hstack(found, format="csr") if found else None for found in matrices)
+    return rows, cols, Side(*joined), Encoders(*encoders)
+
+
+def read_more(
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    vocabularies: Sequence[Vocabulary],
+    columns: Sequence[str],
+    classes: np.ndarray[Any, Any],
+    encoder: Encoder | None,
+) -> Observations:
+    """Read labelled dyads for a model that is fitted: its labels are known, and its vocabularies grow by new ids."""
+    values = _named_as(named_values(X), columns)
+    ids = [_read_ids(values, vocabulary.name) for vocabulary in vocabularies]
+    further = _further_columns(values, [vocabulary.name for vocabulary in vocabularies])
+    found, label = encode_labels(y, at_least=1)
+    place = np.searchsorted(classes, found).clip(max=len(classes) - 1)
+    if (classes[place] != found).any():
+        strange = found[classes[place] != found]
+        raise InputError(
+            f"The label {strange[0].item()!r} was not among those of the fit, {classes.tolist()}: expected these. Drop "
+            "its dyads, or fit the model again."
+        )
+    weight = _read_weight(sample_weight)
+    lengths = [len(column) for column in (*ids, label, *further.values())] + ([] if weight is None else [len(weight)])
+    if len(set(lengths)) > 1:
+        raise InputError(f"The ids, labels, features and weights have the lengths {lengths}: expected the same.")
+    label = place[label]
+    features = None if encoder is None else encoder.encode_columns(further)
+    if weight is not None and not weight.all():
+        seen = weight > 0
+        ids, weight, label = [column.filter(pa.array(seen)) for column in ids], weight[seen], label[seen]
+        features = None if features is None else features[seen]
+    rows, cols = vocabularies[0].with_ids(ids[0], "X"), vocabularies[1].with_ids(ids[1], "X")
+    if vocabularies[0].ids is vocabularies[1].ids or vocabularies[0].ids.equals(vocabularies[1].ids):
+        rows = rows.with_ids(ids[1], "X")
+        cols = Vocabulary(rows.ids, cols.name)
+    relation = None
+    if len(vocabularies) > 2:
+        relation = vocabularies[2].encode(ids[2])
+        if (relation < 0).any():
+            strange_relation = ids[2][int(np.argmin(relation))].as_py()
+            raise InputError(f"The relation {strange_relation!r} was not in the fit: expected one that was.")
+    dyads = Dyads(
+        rows.encode(ids[0]), cols.encode(ids[1]), label, weight, len(rows), len(cols), len(classes),
+        relation, len(vocabularies[2]) if len(vocabularies) > 2 else 1, Side(dyad=features),
+    )  # fmt: skip
+    relations = vocabularies[2] if len(vocabularies) > 2 else None
+    return Observations(dyads, classes, rows, cols, relations, list(columns))
+
+
+def read_pairs(table: Any, names: tuple[str, str]) -> list[pa.Array]:
+    """The row and column ids of a table of pairs: the columns of these names, or else the first two."""
+    values = named_values(table)
+    if len(values) < 2:
+        raise InputError(f"The table of pairs has the columns {list(values)}: expected row ids and column ids.")
+    chosen = names if set(names) <= set(values) else tuple(values)[:2]
+    return [_read_ids(values, name) for name in chosen]
 
 
 def check_undirected(seen: Observations) -> None:
@@ -142,13 +301,23 @@ def _id_columns(names: list[str], wanted: Sequence[Any]) -> list[str]:
     found = [name if name is not None else rest.pop(0) for name in chosen]
     if len(set(found)) < len(found):
         raise InputError(f"row= and col= both name {found[0]!r}: expected two different columns.")
-    further = [name for name in names if name not in found]
-    if further:
-        raise InputError(
-            f"X has the columns {names}, and {found} would be {' and '.join(roles)}: further columns, as "
-            f"side-information, are not supported yet. Pass the {COUNTED[len(wanted)]} id columns, without the label."
-        )
     return found
+
+
+def _further_columns(values: dict[str, Any], ids: Sequence[str]) -> dict[str, pa.Array]:
+    """The columns that are no ids: features of dyads."""
+    return {name: read_feature(column, f"column {name!r}") for name, column in values.items() if name not in ids}
+
+
+def _refuse_labels(further: dict[str, pa.Array], y: Any) -> None:
+    """A table given whole, with its labels, would teach the model to read them off."""
+    labels = read_feature(y, "the column of labels") if further else None
+    for name, column in further.items():
+        if column.equals(labels):
+            raise InputError(
+                f"Column {name!r} of X holds the labels themselves: expected ids, and features known before the label. "
+                f"Drop {name!r} from X."
+            )
 
 
 def _unnamed(names: Sequence[str]) -> bool:

@@ -1,7 +1,7 @@
 """Pandas, polars, Arrow, NumPy, dicts and lists -> named Arrow columns. The only file that knows dataframes."""
 
 import numbers
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -33,12 +33,7 @@ def read_column(values: Any, name: str, *, numbers_mix: bool = False) -> pa.Arra
     only if they need it), floats float64, text large_string, bytes large_binary, timestamps microseconds. Values of
     several types are refused; `numbers_mix` lets integers stand among floats, as weights and labels may.
     """
-    try:
-        array = _plain(_arrow(values, name, numbers_mix), name)
-    except (pa.ArrowException, TypeError, OverflowError, UnicodeError) as error:
-        raise InputError(
-            f"{_capital(name)} cannot be read as one type of value ({error}). Convert it first."
-        ) from error
+    array = _read(values, name, numbers_mix, _plain)
     if array.null_count:
         raise InputError(
             f"{_capital(name)} has {array.null_count} missing value(s), the first at position "
@@ -51,6 +46,49 @@ def read_column(values: Any, name: str, *, numbers_mix: bool = False) -> pa.Arra
             "values. Drop or fill them first."
         )
     return array
+
+
+def read_feature(values: Any, name: str) -> pa.Array:
+    """Turn one sequence of values into an Arrow array for side-information, where missing values (NaN too) are null.
+
+    The types are those of `read_column`, with decimals as float64; a categorical column stays a dictionary of such
+    values, and lists of them become large_list.
+    """
+    return _read(values, name, True, _feature)
+
+
+def table_like(columns: Mapping[str, Any], like: Any) -> Any:
+    """A table of these columns: of pandas or polars where `like`, a frame or series, is; of Arrow otherwise."""
+    table = pa.table({name: pa.array(column) for name, column in columns.items()})
+    native = nw.from_native(like, pass_through=True, allow_series=True)
+    if isinstance(native, nw.DataFrame | nw.Series) and not isinstance(like, pa.Table | pa.ChunkedArray):
+        return nw.from_arrow(table, backend=native.implementation).to_native()
+    return table
+
+
+def without_column(table: Any, name: str) -> Any:
+    """A pandas or polars table without one of its columns, in its own type."""
+    frame = None if isinstance(table, pa.Table | pa.RecordBatch) else nw.from_native(table, pass_through=True)
+    if not isinstance(frame, nw.DataFrame):
+        raise InputError(
+            f"Got a table of type {type(table).__name__} with a transformer: expected one that scikit-learn takes. "
+            "Convert it to a pandas or polars table."
+        )
+    return frame.select([nw.col(column) for column in frame.columns if str(column) != name]).to_native()
+
+
+def take_lines(frame: Any, lines: np.ndarray[Any, Any]) -> Any:
+    """Some lines of a pandas or polars table, in its own type."""
+    return nw.from_native(frame, eager_only=True)[lines].to_native()
+
+
+def _read(values: Any, name: str, numbers_mix: bool, convert: Callable[[pa.Array, str], pa.Array]) -> pa.Array:
+    try:
+        return convert(_arrow(values, name, numbers_mix), name)
+    except (pa.ArrowException, TypeError, OverflowError, UnicodeError) as error:
+        raise InputError(
+            f"{_capital(name)} cannot be read as one type of value ({error}). Convert it first."
+        ) from error
 
 
 def _pairs(table: Any) -> Iterable[tuple[Any, Any]]:
@@ -100,7 +138,8 @@ def _of_rows(rows: Sequence[Any]) -> list[tuple[int, list[Any]]]:
 def _arrow(values: Any, name: str, numbers_mix: bool) -> pa.Array:
     if isinstance(values, pa.ChunkedArray):
         return values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
-    if isinstance(values, pa.Array | np.ma.MaskedArray):
+    # A pandas Categorical is no series, and NumPy would make it its values.
+    if isinstance(values, pa.Array | np.ma.MaskedArray) or type(values).__name__ == "Categorical":
         return pa.array(values)
     series = nw.from_native(values, series_only=True, pass_through=True)
     if isinstance(series, nw.Series):
@@ -172,7 +211,9 @@ def _plain(array: pa.Array, name: str) -> pa.Array:
     kind = array.type
     if isinstance(array, pa.ExtensionArray):
         if not isinstance(kind, pa.UuidType):
-            raise InputError(f"{_capital(name)} holds values of type {kind}: expected plain ids. Convert it to text.")
+            raise InputError(
+                f"{_capital(name)} holds values of type {kind}: expected plain ids or values. Convert it to text."
+            )
         return _plain(array.storage, name)
     if pa.types.is_dictionary(kind):
         return _plain(array.dictionary_decode(), name)
@@ -203,8 +244,30 @@ def _plain(array: pa.Array, name: str) -> pa.Array:
     if pa.types.is_decimal(kind):
         return array.cast(pa.decimal128(38, 9))
     if pa.types.is_nested(kind):
-        raise InputError(f"{_capital(name)} holds values of type {kind}: expected plain ids such as text or integers.")
+        raise InputError(
+            f"{_capital(name)} holds values of type {kind}: expected plain ids or values, such as text or integers."
+        )
     return array
+
+
+def _feature(array: pa.Array, name: str) -> pa.Array:
+    kind = array.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        # A missing or sliced-off list may still have items in the child array: flattening leaves them out.
+        lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
+        start = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+        items = _feature(pc.list_flatten(array), name)
+        if pa.types.is_nested(items.type):
+            raise InputError(f"{_capital(name)} holds lists of lists: expected lists of plain values. Flatten them.")
+        if pa.types.is_dictionary(items.type):
+            items = items.dictionary_decode()
+        return pa.LargeListArray.from_arrays(pa.array(start), items, mask=array.is_null())
+    if pa.types.is_dictionary(kind):
+        return _feature(array.dictionary_decode(), name).dictionary_encode()
+    plain = array.cast(pa.float64()) if pa.types.is_decimal(kind) else _plain(array, name)
+    if pa.types.is_floating(plain.type):
+        return pc.if_else(pc.is_nan(plain), None, plain)
+    return plain
 
 
 def _capital(name: str) -> str:

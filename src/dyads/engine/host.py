@@ -5,11 +5,12 @@ that every sum has one owner and one order. SGD: rows and columns are dealt into
 (row group, column group) of one round share no row and no column, so threads take them in any order.
 """
 
+import copy
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -17,13 +18,14 @@ from typing import Any
 import joblib
 import numpy as np
 
-from dyads.data.dyads import Dyads, Grouped
+from dyads.data.dyads import Dyads, Grouped, Side
 from dyads.engine.compiled import inlined, kernel
+from dyads.engine.entity import COL, NODE, ROW, SHARED, STEPS, Prior, begin, solve_entities
 from dyads.model.fitted import Fitted
-from dyads.model.loss import evaluate
+from dyads.model.loss import evaluate, expected
 from dyads.model.objective import Objective
-from dyads.model.parameters import random_stream
-from dyads.model.penalty import Counts, slope
+from dyads.model.parameters import Blocks, random_stream
+from dyads.model.penalty import L2, Counts, slope
 from dyads.model.structure import pull_col, pull_row, pull_shared, score
 
 Array = np.ndarray[Any, Any]
@@ -38,8 +40,20 @@ CELL = 8192
 """Dyads per SGD cell aimed at, and the most groups a side is dealt into."""
 MAX_GROUPS = 32
 
+TOP_CELLS = 2**18
+"""Dyads per task of a search for the best columns."""
+
 SHARED_BATCH = 64
 """Dyads after which SGD moves the shared block."""
+
+ROUNDS = 200
+"""Most rounds over new rows and new columns that share dyads when both are folded in."""
+
+STILL = 1e-9
+"""Blocks that move by less than this in a round have been found."""
+
+SIDE_STEPS = 24
+"""Steps of the side weights aimed at in an epoch of SGD."""
 
 ACCUMULATOR_START = 0.1
 """Where AdaGrad's sums of squared gradients start, for weights of one: bounds a rarely seen entity's first steps."""
@@ -49,10 +63,12 @@ ACCUMULATOR_START = 0.1
 
 
 # s, g, ga, gb, gh are scratch vectors for scores, score gradients and pulled gradients; a kernel allocates nothing.
+# A, B are effective blocks, and S holds what the scores of dyads begin at, or is None: side-information is no kernel's
+# business.
 
 
 @kernel
-def row_pass(structure, loss, A, B, H, start, col, label, relation, weight, first, last, kept, s, g, GA, GH):  # type: ignore[no-untyped-def]
+def row_pass(structure, loss, A, B, H, start, col, label, relation, weight, S, first, last, kept, s, g, GA, GH):  # type: ignore[no-untyped-def]
     """Sum the loss of rows first..last-1, pull it into GA and GH, and keep g in `kept` unless that is empty."""
     total = 0.0
     for r in range(first, last):
@@ -61,7 +77,7 @@ def row_pass(structure, loss, A, B, H, start, col, label, relation, weight, firs
             b = B[col[i]]
             t = 0 if relation is None else relation[i]
             h = H[t]
-            s[:] = 0
+            begin(s, S, i)
             score(structure, a, b, h, s)
             value = evaluate(loss, label[i], s, g)
             if weight is not None:
@@ -77,7 +93,7 @@ def row_pass(structure, loss, A, B, H, start, col, label, relation, weight, firs
 
 
 @kernel
-def col_pass(structure, loss, A, B, H, start, order, row, label, relation, weight, first, last, kept, s, g, GB):  # type: ignore[no-untyped-def]
+def col_pass(structure, loss, A, B, H, start, order, row, label, relation, weight, S, first, last, kept, s, g, GB):  # type: ignore[no-untyped-def]
     """Pull the loss of columns first..last-1 into GB, with g read from `kept` or, if that is empty, computed again."""
     for c in range(first, last):
         b, gb = B[c], GB[c]
@@ -88,7 +104,7 @@ def col_pass(structure, loss, A, B, H, start, order, row, label, relation, weigh
             if kept.shape[0]:
                 pull_col(structure, a, b, h, kept[i], gb)
             else:
-                s[:] = 0
+                begin(s, S, i)
                 score(structure, a, b, h, s)
                 evaluate(loss, label[i], s, g)
                 if weight is not None:
@@ -97,11 +113,11 @@ def col_pass(structure, loss, A, B, H, start, order, row, label, relation, weigh
 
 
 @kernel
-def loss_pass(structure, loss, A, B, H, row, col, label, relation, weight, first, last, s, g):  # type: ignore[no-untyped-def]
+def loss_pass(structure, loss, A, B, H, row, col, label, relation, weight, S, first, last, s, g):  # type: ignore[no-untyped-def]
     """Sum the loss of dyads first..last-1."""
     total = 0.0
     for i in range(first, last):
-        s[:] = 0
+        begin(s, S, i)
         score(structure, A[row[i]], B[col[i]], H[0 if relation is None else relation[i]], s)
         value = evaluate(loss, label[i], s, g)
         total += value if weight is None else value * weight[i]
@@ -118,15 +134,53 @@ def score_pass(structure, A, B, H, row, col, relation, first, last, none_a, none
 
 
 @kernel
+def top_pass(
+    structure, A, B, H, rows, relation, cols, excluded_start, excluded, values, first, last, skip, s, p, none_a, top, at
+):  # type: ignore[no-untyped-def]
+    """Find the columns of greatest expected value for rows first..last-1: their places in `cols` and the values.
+
+    `at` (n_rows, n) and `top` (n_rows, n) come filled with -1 and minus infinity; of equals the first column wins.
+    `excluded` lists, from excluded_start[i] on, the places in `cols` that are left out for row i.
+    """
+    n = top.shape[1]
+    for i in range(first, last):
+        a = A[rows[i]] if rows[i] >= 0 else none_a
+        for j in range(excluded_start[i], excluded_start[i + 1]):
+            skip[excluded[j]] = True
+        for c in range(cols.size):
+            if skip[c]:
+                continue
+            s[:] = 0
+            score(structure, a, B[cols[c]], H[relation], s)
+            value = expected(values, s, p)
+            if value <= top[i, n - 1]:
+                continue
+            k = n - 1
+            while k > 0 and top[i, k - 1] < value:
+                top[i, k] = top[i, k - 1]
+                at[i, k] = at[i, k - 1]
+                k -= 1
+            top[i, k] = value
+            at[i, k] = c
+        for j in range(excluded_start[i], excluded_start[i + 1]):
+            skip[excluded[j]] = False
+
+
+@kernel
 def sgd_pass(  # type: ignore[no-untyped-def]
     structure, loss, A, B, H, A2, B2, H2, row, col, label, relation, weight, order,
     row_decay, col_decay, shared_decay, row_l2, col_l2, shared_l2, shared_centre, rate, s, g, ga, gb, GH,
+    S, kept, row_shift, col_shift, GA, GB,
 ):  # fmt: skip
     """One AdaGrad step per dyad, in the given order; returns the sum of the losses met on the way.
 
     A dyad's gradient holds its share of the penalty, w_i / n_r of that of its row, so that an epoch's steps sum to the
     gradient of the objective. Both pulls are computed before either lands: of a self-link they land on one block. The
     shared blocks, which every dyad touches, move after every `SHARED_BATCH` dyads.
+
+    With side-information, A and B hold effective blocks, and the penalty is on what is left without `row_shift` and
+    `col_shift`; score gradients are kept in `kept`, and the pulled ones added to GA and GB, for the side weights. Each
+    of these is None where there are no such features.
     """
     total = 0.0
     GH[:] = 0
@@ -139,7 +193,7 @@ def sgd_pass(  # type: ignore[no-untyped-def]
         if relation is not None:
             t = relation[i]
             h, gh = H[t], GH[t]
-        s[:] = 0
+        begin(s, S, i)
         score(structure, a, b, h, s)
         value = evaluate(loss, label[i], s, g)
         row_share, col_share = row_decay[r], col_decay[c]
@@ -160,8 +214,19 @@ def sgd_pass(  # type: ignore[no-untyped-def]
                 shared_share *= weight[i]
             for k in range(gh.size):
                 gh[k] += slope(h[k] - shared_centre[t, k], shared_l2[k], shared_share)
-        step(a, ga, A2[r], rate, row_share, row_l2)
-        step(b, gb, B2[c], rate, col_share, col_l2)
+        if kept is not None:
+            for y in range(g.size):
+                kept[i, y] = g[y]
+        if row_shift is None:
+            step(a, ga, A2[r], rate, row_share, row_l2)
+        else:
+            add(GA[r], ga)
+            step_from(row_shift[r], a, ga, A2[r], rate, row_share, row_l2)
+        if col_shift is None:
+            step(b, gb, B2[c], rate, col_share, col_l2)
+        else:
+            add(GB[c], gb)
+            step_from(col_shift[c], b, gb, B2[c], rate, col_share, col_l2)
         if n % SHARED_BATCH == SHARED_BATCH - 1 or n == order.size - 1:
             for u in range(H.shape[0]):
                 for k in range(H.shape[1]):
@@ -178,6 +243,28 @@ def step(x, g, squares, rate, share, l2):  # type: ignore[no-untyped-def]
         d = g[k] + slope(x[k], l2[k], share)
         squares[k] += d * d
         x[k] -= rate * d / math.sqrt(squares[k])
+
+
+@inlined
+def step_from(centre, x, g, squares, rate, share, l2):  # type: ignore[no-untyped-def]
+    """The same step, with a penalty on the distance from `centre`."""
+    for k in range(x.size):
+        g[k] -= slope(centre[k], l2[k], share)
+    step(x, g, squares, rate, share, l2)
+
+
+@kernel
+def step_pass(x, g, squares, rate, share, l2):  # type: ignore[no-untyped-def]
+    """One AdaGrad step of each line of x with the gradient g."""
+    for n in range(x.shape[0]):
+        step(x[n], g[n], squares[n], rate, share, l2)
+
+
+@inlined
+def add(x, y):  # type: ignore[no-untyped-def]
+    """x += y."""
+    for k in range(x.size):
+        x[k] += y[k]
 
 
 @inlined
@@ -210,7 +297,9 @@ class Host:
     def loss(self, theta: Array, dyads: Dyads | None = None) -> float:
         """Sum the weighted loss of the bound dyads, or of others."""
         dyads = self.dyads if dyads is None else dyads
-        specs, blocks = self._specs(theta.dtype), self.objective.layout.blocks(theta)
+        layout, specs = self.objective.layout, self._specs(theta.dtype)
+        side = _side_at(dyads.side, theta.dtype)
+        blocks, first = layout.effective(theta, side), layout.first_scores(theta, side)
         weight = _weight(dyads, theta.dtype)
 
         def part(bounds: tuple[int, int]) -> float:
@@ -222,6 +311,7 @@ class Host:
                 dyads.label,
                 dyads.relation,
                 weight,
+                first,
                 *bounds,
                 *_scratch(specs[0], theta),
             )  # type: ignore[no-any-return]
@@ -233,27 +323,29 @@ class Host:
         return self.loss(theta) + self.objective.add_penalty(theta, np.zeros_like(theta))
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
-        """The objective and its gradient (size,), in the precision of theta."""
+        """The objective and its gradient (size,), in the precision of theta; zero where theta is not free."""
         layout, grouped = self.objective.layout, self._by_owner
-        specs, blocks = self._specs(theta.dtype), layout.blocks(theta)
+        dyads, specs = grouped.dyads, self._specs(theta.dtype)
+        side = _side_at(dyads.side, theta.dtype)
+        blocks, first = layout.effective(theta, side), layout.first_scores(theta, side)
         gradient = np.zeros_like(theta)
         out = layout.blocks(gradient)
         tasks = grouped.row_tasks
         shared = np.zeros((len(tasks), *blocks.shared.shape), theta.dtype)
-        n_kept = len(self.dyads) if self._store_bytes(theta.dtype) <= STORED_GRADIENT_BYTES else 0
-        kept = np.empty((n_kept, self.objective.structure.n_labels), theta.dtype)
-        weight = _weight(grouped.dyads, theta.dtype)
-        dyads = grouped.dyads
+        keeping = side.dyad is not None or self._store_bytes(theta.dtype) <= STORED_GRADIENT_BYTES
+        kept = np.empty((len(dyads) if keeping else 0, self.objective.structure.n_labels), theta.dtype)
+        weight = _weight(dyads, theta.dtype)
 
         def rows(task: int) -> float:
             return row_pass(  # type: ignore[no-any-return]
                 *specs,
                 *blocks,
-                grouped.row_start,
+                grouped.by_row.start,
                 dyads.col,
                 dyads.label,
                 dyads.relation,
                 weight,
+                first,
                 *tasks[task],
                 kept,
                 *_scratch(specs[0], theta),
@@ -265,12 +357,13 @@ class Host:
             col_pass(
                 *specs,
                 *blocks,
-                grouped.col_start,
-                grouped.col_order,
+                grouped.by_col.start,
+                grouped.by_col.order,
                 dyads.row,
                 dyads.label,
                 dyads.relation,
                 weight,
+                first,
                 *bounds,
                 kept,
                 *_scratch(specs[0], theta),
@@ -280,12 +373,22 @@ class Host:
         value = sum(self.threads.map(rows, range(len(tasks))))
         self.threads.map(cols, grouped.col_tasks)
         out.shared[:] = shared.sum(axis=0)
-        return value + self.objective.add_penalty(theta, gradient), gradient
+        layout.pull_side(out, kept, side, gradient)
+        value += self.objective.add_penalty(theta, gradient)
+        if self.objective.free is not None:
+            gradient[~self.objective.free] = 0
+        return value, gradient
 
     def sgd_state(self, theta: Array) -> Array:
-        """The state of SGD (2, size), single precision: the parameters, and AdaGrad's sums of squared gradients."""
+        """The state of SGD (2, size), single precision: the parameters, and AdaGrad's sums of squared gradients.
+
+        An infinite sum makes every step zero: those of what is not free.
+        """
         typical = self.dyads.total_weight / len(self.dyads)
-        return np.stack([theta, np.full_like(theta, ACCUMULATOR_START * typical**2)]).astype(np.float32)
+        state = np.stack([theta, np.full_like(theta, ACCUMULATOR_START * typical**2)]).astype(np.float32)
+        if self.objective.free is not None:
+            state[1, ~self.objective.free] = np.inf
+        return state
 
     def epoch(self, state: Array, rate: float, seed: int, number: int) -> float:
         """Visit every dyad once in a new order, moving `state`; returns the objective met on the way.
@@ -293,34 +396,86 @@ class Host:
         That is the loss of each dyad before its step, summed, plus the penalty at the end.
         """
         layout, cells = self.objective.layout, self._cells
-        theta, squares = layout.blocks(state[0]), layout.blocks(state[1])
+        side = _SideSteps(self.objective, state, *self._sgd_side)
+        theta, squares = side.blocks, layout.blocks(state[1])
         specs, constants = self._specs(state.dtype), self._sgd_constants
         weight = _weight(cells.dyads, state.dtype)
         step_size = state.dtype.type(rate)
         dyads = cells.dyads
+        with_side = any(layout.n_features)
+        n_parts = -(-SIDE_STEPS // cells.n_groups) if with_side else 1
 
-        def visit(cell: int) -> tuple[float, Array, Array]:
+        def visit(task: tuple[int, int]) -> tuple[float, Array, Array]:
+            cell, part = task
             first, last = cells.start[cell], cells.start[cell + 1]
-            order = first + random_stream(seed, number, cell).permutation(last - first)
+            order = first + random_stream(seed, number, cell).permutation(last - first)[part::n_parts]
             h, h2 = theta.shared.copy(), squares.shared.copy()
             value = sgd_pass(
                 *specs, theta.row, theta.col, h, squares.row, squares.col, h2,
                 dyads.row, dyads.col, dyads.label, dyads.relation, weight, order, *constants, step_size,
                 *_scratch(specs[0], h), np.empty_like(theta.row[0]), np.empty_like(theta.col[0]), np.empty_like(h),
+                *side.arguments,
             )  # fmt: skip
             return value, h, h2
 
         value = 0.0
+        sizes = np.diff(cells.start)
         for shift in random_stream(seed, number).permutation(cells.n_groups):
-            round_ = cells.round(int(shift))
-            values, h, h2 = zip(*self.threads.map(visit, round_), strict=True)
-            value += sum(values)
-            sizes = np.diff(cells.start)[round_]
-            if sizes.sum():
+            round_ = [cell for cell in cells.round(int(shift)) if sizes[cell]]
+            for part in range(n_parts if round_ else 0):
+                values, h, h2 = zip(*self.threads.map(visit, [(cell, part) for cell in round_]), strict=True)
+                value += sum(values)
                 # Every cell moved its own copy of the shared block: their mean, since their sum would overshoot.
-                theta.shared[:] = np.average(h, axis=0, weights=sizes)
-                squares.shared[:] = np.average(h2, axis=0, weights=sizes)
+                theta.shared[:] = np.average(h, axis=0, weights=sizes[round_])
+                squares.shared[:] = np.average(h2, axis=0, weights=sizes[round_])
+                if with_side:
+                    side.step(step_size, sizes[round_].sum() / n_parts / len(dyads))
+        side.land()
         return value + self.objective.add_penalty(state[0], np.zeros_like(state[0]))
+
+    def sweep(self, theta: Array) -> float:
+        """Move each row's block, then each column's (or each node's), then the shared ones, by a Newton step each.
+
+        Returns the objective, which never rises.
+        """
+        layout, penalty, grouped = self.objective.layout, self.objective.penalty, self._by_owner
+        dyads, side = grouped.dyads, _side_at(grouped.dyads.side, theta.dtype)
+        specs, own = self._specs(theta.dtype), layout.blocks(theta)
+        blocks, first = layout.effective(theta, side), layout.first_scores(theta, side)
+        free = layout.blocks(np.ones(layout.size, np.bool_) if self.objective.free is None else self.objective.free)
+        shift = [mine - theirs for mine, theirs in zip(blocks, own, strict=True)]
+        # Blocks move in place, and those without features are views of theta's own.
+        strengths = (penalty.row_strength, penalty.row_scale), (penalty.col_strength, penalty.col_scale)
+        sides: list[tuple[int, Grouped, Any, Any]]
+        if layout.structure.one_set:
+            sides = [(NODE, grouped.by_node, [(0, layout.n_rows)], (0, *strengths[0], shift[0]))]
+        else:
+            sides = [
+                (ROW, grouped.by_row, grouped.row_tasks, (0, *strengths[0], shift[0])),
+                (COL, grouped.by_col, grouped.col_tasks, (1, *strengths[1], shift[1])),
+            ]
+        relations = [(t, t + 1) for t in range(layout.n_relations)]
+        shared = penalty.shared_strength, penalty.shared_scale, penalty.shared_centre
+        sides.append((SHARED, grouped.by_relation, relations, (2, *shared)))
+        for which, owners, tasks, (place, strength, scale, centre) in sides:
+            prior = Prior(strength, scale, centre, free[place][0])
+            solve_entities(specs, which, blocks, dyads, first, prior, owners, tasks, 1, self.threads.map)
+        for own_block, block, moved in zip(own, blocks, shift, strict=True):
+            own_block[:] = block - moved
+        return self.value(theta)
+
+    def over(self, free: Array | None) -> "Host":
+        """The same problem, minimised over other entries of theta; it shares the threads of this one."""
+        other = copy.copy(self)
+        other.objective = replace(self.objective, free=free)
+        return other
+
+    def side_alone(self) -> "Host | None":
+        """The same problem over the side weights alone, or None if there are none to move."""
+        layout, free = self.objective.layout, self.objective.free
+        moving = np.ones(layout.size, np.bool_) if free is None else free.copy()
+        moving[: layout.own_size] = False
+        return self.over(moving) if moving.any() else None
 
     def _specs(self, dtype: Any) -> tuple[Any, Any]:
         return self.objective.structure, _at_precision(self.objective.loss, dtype)
@@ -347,11 +502,35 @@ class Host:
         arrays = (*decays, penalty.row_strength, penalty.col_strength, *shared)
         return tuple(None if array is None else np.ascontiguousarray(array, np.float32) for array in arrays)
 
+    @cached_property
+    def _sgd_side(self) -> tuple[Side, list[float]]:
+        """The features in single precision, and the mean over dyads of the sum of the sizes of a line of each kind."""
+        dyads = self._cells.dyads
+        side = _side_at(dyads.side, np.float32)
+        counts = (dyads.row_counts, dyads.col_counts, np.ones(len(dyads)))
+        reach = [
+            1.0 if features is None else float(np.average(abs(features).sum(axis=1), weights=n))
+            for features, n in zip(side, counts, strict=True)
+        ]
+        return side, [max(one, 1.0) for one in reach]
 
-def scores(fitted: Fitted, row: Array, col: Array, relation: Array | None = None, n_jobs: int | None = 1) -> Array:
-    """Score dyads (n, n_labels) in the precision of the model; an entity of negative code is an average one."""
-    A, B, H = fitted.layout.blocks(np.ascontiguousarray(fitted.theta))
-    out = np.zeros((len(row), fitted.structure.n_labels), fitted.theta.dtype)
+
+def scores(
+    fitted: Fitted,
+    row: Array,
+    col: Array,
+    relation: Array | None = None,
+    *,
+    features: Any = None,
+    n_jobs: int | None = 1,
+) -> Array:
+    """Score dyads (n, n_labels) in double precision; an entity of negative code is an average one.
+
+    `features` : sparse (n, n_features), those of the dyads, if the model knows such.
+    """
+    A, B, H = fitted.effective
+    out = fitted.layout.first_scores(fitted.theta, Side(dyad=features))
+    out = np.zeros((len(row), fitted.structure.n_labels)) if out is None else out.astype(np.float64, copy=False)
     row, col = (np.ascontiguousarray(codes, dtype=np.int64) for codes in (row, col))
     if relation is not None:
         # The code -1 finds the last block, which is the average relation's.
@@ -359,11 +538,144 @@ def scores(fitted: Fitted, row: Array, col: Array, relation: Array | None = None
         H = np.vstack([H, H.mean(axis=0)])
 
     def part(bounds: tuple[int, int]) -> None:
-        score_pass(fitted.structure, A, B, H, row, col, relation, *bounds, *fitted.average_blocks, out)
+        score_pass(fitted.structure, A, B, H, row, col, relation, *bounds, *fitted.unknown, out)
 
     with closing(Threads(n_jobs)) as threads:
         threads.map(part, _even_tasks(len(row)))
     return out
+
+
+def top(
+    fitted: Fitted,
+    rows: Array,
+    cols: Array,
+    n: int,
+    values: Array,
+    relation: int = 0,
+    excluded: tuple[Array, Array] | None = None,
+    n_jobs: int | None = 1,
+) -> tuple[Array, Array]:
+    """Find the `n` columns of greatest expected value sum_y p_y values_y for each row, best first.
+
+    Returns their places in `cols` (n_rows, n), -1 where there are fewer, and the values (n_rows, n). Nothing larger is
+    kept in memory. `excluded` : (start, place), the places in `cols` to leave out for row i: place[start[i]:start[i+1]]
+    """
+    A, B, H = fitted.effective
+    start, place = (np.zeros(len(rows) + 1, np.int64), np.zeros(0, np.int64)) if excluded is None else excluded
+    found, at = np.full((len(rows), n), -np.inf), np.full((len(rows), n), -1)
+    rows, cols = np.ascontiguousarray(rows, np.int64), np.ascontiguousarray(cols, np.int64)
+    n_labels = fitted.structure.n_labels
+
+    def part(bounds: tuple[int, int]) -> None:
+        skip = np.zeros(len(cols), np.bool_)
+        top_pass(
+            fitted.structure, A, B, H, rows, relation, cols, start, place, values, *bounds,
+            skip, np.empty(n_labels), np.empty(n_labels), fitted.unknown[0], found, at,
+        )  # fmt: skip
+
+    size = max(1, TOP_CELLS // max(1, len(cols)))
+    with closing(Threads(n_jobs)) as threads:
+        threads.map(part, [(i, min(i + size, len(rows))) for i in range(0, len(rows), size)])
+    return at, found
+
+
+def entities_solved(fitted: Fitted, dyads: Dyads, penalty: L2, rows: Array, cols: Array, n_jobs: int | None) -> Array:
+    """The parameters (size,), in double precision, with the blocks of some rows and columns solved from `dyads`.
+
+    Rows and columns are solved in turn until a round moves neither; nodes, which share dyads, one after the other.
+    """
+    layout, one_set = fitted.layout, fitted.structure.one_set
+    theta = fitted.theta.astype(np.float64)
+    owners = _ByOwner.of(dyads)
+    side = fitted.side._replace(dyad=owners.dyads.side.dyad)
+    own, blocks, first = layout.blocks(theta), layout.effective(theta, side), layout.first_scores(theta, side)
+    shift = [mine - theirs for mine, theirs in zip(blocks, own, strict=True)]
+    free = layout.blocks(layout.free(fitted.rank, fitted.bias))
+    specs = fitted.structure, _at_precision(fitted.loss, np.float64)
+    strengths = (penalty.row_strength, penalty.row_scale), (penalty.col_strength, penalty.col_scale)
+    turns = [(NODE, 0, rows, owners.by_node)]
+    if not one_set:
+        turns = [(ROW, 0, rows, owners.by_row), (COL, 1, cols, owners.by_col)]
+    with closing(Threads(n_jobs)) as threads:
+        for _ in range(ROUNDS):
+            moved = 0.0
+            for which, place, codes, grouped in turns:
+                before = blocks[place][codes]
+                centre = shift[place] + (fitted.rows, fitted.cols)[place].centre
+                prior = Prior(*strengths[place], centre, free[place][0])
+                tasks = _runs(codes, grouped.start)
+                run = _in_order if one_set else threads.map
+                solve_entities(specs, which, blocks, owners.dyads, first, prior, grouped, tasks, STEPS, run)
+                moved = max(moved, float(np.abs(blocks[place][codes] - before).max(initial=0)))
+            if moved < STILL or (not one_set and not (len(rows) and len(cols))):
+                break
+    for _, place, codes, _ in turns:
+        own[place][codes] = blocks[place][codes] - shift[place][codes]
+    return theta
+
+
+def _in_order(function: Callable[[Any], Any], tasks: Iterable[Any]) -> None:
+    """Run tasks that depend on each other."""
+    for task in tasks:
+        function(task)
+
+
+class _SideSteps:
+    """What an SGD epoch does about side-information: the effective blocks it moves, and the steps of the side weights.
+
+    After some dyads of every cell of a round the side weights make an AdaGrad step with the gradients those dyads
+    pulled, and the effective blocks follow. A step moves all features at once, so its rate is divided by the typical
+    sum of a line's features (`reach`), which makes it a step of that rate in the scores.
+    """
+
+    def __init__(self, objective: Objective, state: Array, side: Side, reach: Sequence[float]) -> None:
+        layout = objective.layout
+        self.layout, self.state, self.side, self.reach = layout, state, side, reach
+        self.l2 = np.float32(objective.penalty.side_strength)
+        self.own, self.blocks = layout.blocks(state[0]), layout.effective(state[0], side)
+        self.first = layout.first_scores(state[0], side)
+        self.kept = None if self.first is None else np.zeros_like(self.first)
+        self.row_shift = None if side.row is None else self.blocks.row - self.own.row
+        self.col_shift = None if side.col is None else self.blocks.col - self.own.col
+        pulled_row, pulled_col = (np.zeros_like(block) for block in self.blocks[:2])
+        if layout.structure.one_set:
+            self.col_shift, pulled_col = self.row_shift, pulled_row
+        self.pulled = Blocks(pulled_row, pulled_col, self.blocks.shared)
+
+    @property
+    def arguments(self) -> tuple[Array | None, ...]:
+        """The last arguments of `sgd_pass`."""
+        return self.first, self.kept, self.row_shift, self.col_shift, self.pulled.row, self.pulled.col
+
+    def step(self, rate: Any, share: float) -> None:
+        """Move the side weights, by a share of an epoch, and the effective blocks with them."""
+        layout, side = self.layout, self.side
+        gradient = np.zeros_like(self.state[0])
+        layout.pull_side(self.pulled, self.kept, side, gradient)
+        moved, slopes, squares = (layout.side_weights(vector) for vector in (self.state[0], gradient, self.state[1]))
+        for x, g, x2, reach in zip(moved, slopes, squares, self.reach, strict=True):
+            if len(x):
+                step_pass(x, g, x2, rate / np.float32(reach), np.float32(share), np.full(x.shape[1], self.l2))
+        shifts = (self.row_shift, None if layout.structure.one_set else self.col_shift)
+        for features, weights, columns, shift, block in zip(
+            side[:2], moved, layout.side_columns, shifts, self.blocks, strict=False
+        ):
+            if features is not None:
+                now = features @ weights
+                block[:, columns] += now - shift[:, columns]
+                shift[:, columns] = now
+        for array in (self.pulled.row, self.pulled.col, self.kept):
+            if array is not None:
+                array[:] = 0
+        if self.first is not None:
+            self.first[:] = layout.first_scores(self.state[0], side)
+
+    def land(self) -> None:
+        """Bring the own blocks up to date with the effective ones."""
+        if self.row_shift is not None:
+            self.own.row[:] = self.blocks.row - self.row_shift
+        if self.col_shift is not None and not self.layout.structure.one_set:
+            self.own.col[:] = self.blocks.col - self.col_shift
 
 
 class Threads:
@@ -392,9 +704,8 @@ class _ByOwner:
     """Dyads sorted by row, with the order that visits them by column, and the tasks of both passes."""
 
     dyads: Dyads
-    row_start: Array
-    col_start: Array
-    col_order: Array
+    by_row: Grouped
+    by_col: Grouped
     row_tasks: list[tuple[int, int]]
     col_tasks: list[tuple[int, int]]
 
@@ -402,10 +713,22 @@ class _ByOwner:
     def of(cls, dyads: Dyads) -> "_ByOwner":
         by_row = Grouped.by(dyads.row, dyads.n_rows)
         dyads = dyads.take(by_row.order)
+        by_row = Grouped(by_row.start, np.arange(len(dyads)))
         by_col = Grouped.by(dyads.col, dyads.n_cols)
-        return cls(
-            dyads, by_row.start, by_col.start, by_col.order, _owner_tasks(by_row.start), _owner_tasks(by_col.start)
-        )
+        return cls(dyads, by_row, by_col, _owner_tasks(by_row.start), _owner_tasks(by_col.start))
+
+    @cached_property
+    def by_node(self) -> Grouped:
+        """The dyads of each node of one id set, in either role; a self-link once."""
+        dyads = self.dyads
+        other = np.flatnonzero(dyads.row != dyads.col)
+        grouped = Grouped.by(np.concatenate([dyads.row, dyads.col[other]]), dyads.n_rows)
+        return Grouped(grouped.start, np.concatenate([np.arange(len(dyads)), other])[grouped.order])
+
+    @cached_property
+    def by_relation(self) -> Grouped:
+        relation = np.zeros(len(self.dyads), np.int32) if self.dyads.relation is None else self.dyads.relation
+        return Grouped.by(relation, self.dyads.n_relations)
 
 
 @dataclass(frozen=True)
@@ -458,6 +781,18 @@ def _owner_tasks(start: Array) -> list[tuple[int, int]]:
     return [(int(first), int(last)) for first, last in pairwise(bounds)]
 
 
+def _runs(codes: Array, start: Array) -> list[tuple[int, int]]:
+    """Ranges of neighbouring codes, of about CHUNK dyads each."""
+    codes = np.unique(codes)
+    if not len(codes):
+        return []
+    new_run = np.diff(codes, prepend=codes[0] - 2) > 1
+    full = np.diff(start[codes] // CHUNK, prepend=-1) > 0
+    first = np.flatnonzero(new_run | full)
+    last = np.append(first[1:], len(codes)) - 1
+    return [(int(codes[i]), int(codes[j]) + 1) for i, j in zip(first, last, strict=True)]
+
+
 def _scratch(structure: Any, like: Array) -> tuple[Array, Array]:
     """Scratch vectors for scores and score gradients."""
     return np.empty(structure.n_labels, like.dtype), np.empty(structure.n_labels, like.dtype)
@@ -465,6 +800,10 @@ def _scratch(structure: Any, like: Array) -> tuple[Array, Array]:
 
 def _weight(dyads: Dyads, dtype: Any) -> Array | None:
     return None if dyads.weight is None else dyads.weight.astype(dtype, copy=False)
+
+
+def _side_at(side: Side, dtype: Any) -> Side:
+    return Side(*(None if features is None else features.astype(dtype, copy=False) for features in side))
 
 
 def _at_precision(spec: Any, dtype: Any) -> Any:

@@ -1,60 +1,181 @@
 """Fitted: the frozen record of a trained model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+from scipy import sparse
 
+from dyads.data.dyads import Side
+from dyads.data.side import Encoder
 from dyads.data.vocabulary import Vocabulary
 from dyads.model.loss import Loss
-from dyads.model.parameters import Layout
+from dyads.model.parameters import Blocks, Layout
 from dyads.model.structure import Structure, free_labels
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
+class Entities:
+    """The rows, the columns or the nodes of a model.
+
+    Attributes
+    ----------
+    ids : those that had labels, and those known by their features alone
+    counts : (n,) summed weights of each one's training dyads; of both roles with one id set
+    average : (size,) the own block of an entity without labels: the mean of the others', weighted by counts
+    centre : (size,) what own blocks are penalised towards; not zero once biases are centred
+    features : sparse (n, n_features) or None
+    average_features : (n_features,) those of an entity of which nothing is known: the mean, weighted by counts
+    encoder : what made the features of a table, or None; features beyond its own are the sets of `implicit`
+    predictions : (n, n_labels) mean predicted probabilities of each one's training dyads, or None
+    """
+
+    ids: Vocabulary
+    counts: Array
+    average: Array
+    centre: Array
+    features: Any = None
+    average_features: Array = field(default_factory=lambda: np.zeros(0))
+    encoder: Encoder | None = None
+    predictions: Array | None = None
+
+    @classmethod
+    def untrained(cls, ids: Vocabulary, counts: Array, features: Any, encoder: Encoder | None) -> Self:
+        """Entities before training."""
+        none = np.zeros(0)
+        average = none if features is None else np.asarray(features.T @ (counts / counts.sum()))
+        return cls(ids, counts, none, none, features, average, encoder)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def n_features(self) -> int:
+        return len(self.average_features)
+
+    def grown(self, ids: Vocabulary) -> Self:
+        """The same with further ids after its own, without labels, all their features missing."""
+        n_new = len(ids) - len(self.ids)
+        features, predictions = self.features, self.predictions
+        if features is not None and n_new:
+            line = sparse.csr_array((1, 0)) if self.encoder is None else self.encoder.absent_line()
+            line.resize((1, features.shape[1]))
+            features = sparse.vstack([features, line[np.zeros(n_new, np.int64)]], format="csr")
+        if predictions is not None:
+            predictions = np.vstack([predictions, np.full((n_new, predictions.shape[1]), np.nan)])
+        counts = np.concatenate([self.counts, np.zeros(n_new)])
+        return replace(self, ids=ids, counts=counts, features=features, predictions=predictions)
+
+
+@dataclass(frozen=True)
 class Fitted:
-    """Everything a prediction needs.
+    """Everything a prediction needs, and what is needed to solve for one more block.
 
     Attributes
     ----------
     structure, loss : the parts the model is made of
     classes : (n_labels,) the labels, sorted
-    rows, cols : the ids seen in training
+    rows, cols : the entities; with one id set the same, but for the name of their column
     theta : (size,) the parameters, laid out as `layout` says
-    row_counts, col_counts : summed weights of each row's and column's training dyads; of both roles with one id set
     relations : the relations seen in training, or None when there is one
+    interactions : latent columns in which features have weights
+    rank, bias : the own latent columns of entities, and whether these have own biases
+    strengths, scaling : the penalty, as `L2.of` takes it
+    dyad_encoder : what makes the features of dyads, or None
+    implicit : whether entities have the sets of those they were seen with as features
+    prediction : (n_labels,) mean predicted probabilities of all training dyads, or None
     """
 
     structure: Structure
     loss: Loss
     classes: Array
-    rows: Vocabulary
-    cols: Vocabulary
+    rows: Entities
+    cols: Entities
     theta: Array
-    row_counts: Array
-    col_counts: Array
     relations: Vocabulary | None = None
+    interactions: int = 0
+    rank: int = 0
+    bias: bool = True
+    strengths: dict[str, float] = field(default_factory=dict)
+    scaling: str = "none"
+    dyad_encoder: Encoder | None = None
+    implicit: bool = False
+    prediction: Array | None = None
+
+    def trained(self, theta: Array) -> "Fitted":
+        """This model, untrained so far, with parameters a solver found.
+
+        Biases are centred by counts into the label bias, so that an average row has none. Entities without labels get
+        the average own block.
+        """
+        layout, counts = self.layout, (self.rows.counts, self.cols.counts)
+        centred = layout.centre(theta, *counts)
+        before, after = layout.blocks(theta), layout.blocks(centred)
+        sides = []
+        for entities, n, old, new in zip((self.rows, self.cols), counts, before, after, strict=False):
+            average = np.average(new, axis=0, weights=n)
+            # Every own block moved by the same, and so did what they are penalised towards.
+            centre = (new[0] - old[0]).astype(np.float64)
+            sides.append(replace(entities, average=average, centre=centre))
+        for entities, block in zip(sides, after, strict=False):
+            block[entities.counts == 0] = entities.average
+        return replace(self, rows=sides[0], cols=sides[1], theta=centred)
+
+    @property
+    def vocabularies(self) -> list[Vocabulary]:
+        """The ids of rows and columns, and the relations if there are several."""
+        return [self.rows.ids, self.cols.ids, *([] if self.relations is None else [self.relations])]
 
     @property
     def layout(self) -> Layout:
         n_relations = 1 if self.relations is None else len(self.relations)
-        return Layout(self.structure, len(self.rows), len(self.cols), n_relations)
+        n_dyad = 0 if self.dyad_encoder is None else len(self.dyad_encoder.names)
+        n_col = 0 if self.structure.one_set else self.cols.n_features
+        widths = (self.rows.n_features, n_col, n_dyad)
+        return Layout(self.structure, len(self.rows), len(self.cols), n_relations, widths, self.interactions)
+
+    @property
+    def side(self) -> Side:
+        """The features of rows and columns."""
+        return Side(self.rows.features, None if self.structure.one_set else self.cols.features)
+
+    @cached_property
+    def effective(self) -> Blocks:
+        """The blocks of all entities; with features, in double precision."""
+        theta = np.ascontiguousarray(self.theta)
+        return self.layout.effective(theta.astype(np.float64) if any(self.layout.n_features) else theta, self.side)
+
+    @cached_property
+    def unknown(self) -> tuple[Array, Array]:
+        """The blocks of a row and of a column of which nothing is known: average ones, with average features."""
+        weights, columns, effective = self.layout.side_weights(self.theta), self.layout.side_columns, self.effective
+        found = []
+        for i, entities in enumerate((self.rows, self.cols)):
+            side = 0 if self.structure.one_set else i
+            block = np.array(entities.average, effective[i].dtype)
+            if entities.n_features:
+                block[columns[side]] += entities.average_features @ weights[side]
+            found.append(block)
+        return found[0], found[1]
+
+    def feature_names(self, side: str) -> list[str]:
+        """Name the features of rows, columns or dyads."""
+        if side == "dyad":
+            return [] if self.dyad_encoder is None else self.dyad_encoder.names
+        entities, others = (self.rows, self.cols) if side == "row" else (self.cols, self.rows)
+        names = [] if entities.encoder is None else list(entities.encoder.names)
+        if self.implicit:
+            seen = entities.n_features - len(names)
+            names += [f"seen with {one}" for one in others.ids.ids[:seen].to_pylist()]
+        return names
 
     @property
     def _latent_start(self) -> int:
         """Where a block's latent part begins, after its biases."""
         return self.structure.n_bias * free_labels(self.structure)
-
-    @cached_property
-    def average_blocks(self) -> tuple[Array, Array]:
-        """The blocks of an average row and an average column, which stand for those never seen."""
-        blocks = self.layout.blocks(self.theta)
-        row = np.average(blocks.row, axis=0, weights=self.row_counts)
-        col = np.average(blocks.col, axis=0, weights=self.col_counts)
-        return row.astype(self.theta.dtype), col.astype(self.theta.dtype)
 
     def factors(self, name: str) -> Array:
         """A part of the latent weights; (n, n_labels, rank) where labels have their own, zeros for the base."""
@@ -65,14 +186,13 @@ class Fitted:
         return part
 
     def embed(self, codes: Array, side: str) -> Array:
-        """All latent weights of rows or columns (or nodes), one vector each (n, size)."""
-        blocks = self.layout.blocks(self.theta)
-        block = blocks.row if side == "row" else blocks.col
+        """All latent weights of rows or columns (or nodes), their features' included, one vector each (n, size)."""
+        block = self.effective.row if side == "row" else self.effective.col
         return block[codes, self._latent_start :]
 
     def latent_size(self) -> float:
         """Root mean square of all latent weights of rows and columns."""
-        start, blocks = self._latent_start, self.layout.blocks(self.theta)
+        start, blocks = self._latent_start, self.effective
         latent = [np.mean(block[:, start:].astype(np.float64) ** 2) for block in (blocks.row, blocks.col)]
         return float(np.sqrt(np.mean(latent)))
 
@@ -93,21 +213,52 @@ class Fitted:
             return scores
         return np.asarray(scores - scores.mean(axis=1, keepdims=True))
 
-    def start_for(
-        self, layout: Layout, theta: Array, rows: Vocabulary, cols: Vocabulary, relations: Vocabulary | None
-    ) -> Array:
-        """Overwrite the blocks of `theta` of the ids this model knows with what it learnt, for a warm start."""
-        theta = theta.copy()
-        new, old = layout.blocks(theta), self.layout.blocks(self.theta)
+    def start_for(self, other: "Fitted") -> Array:
+        """The theta of `other`, an untrained model, with what this one learnt of the same ids and features."""
+        theta = other.theta.copy()
+        new, old = other.layout.blocks(theta), self.layout.blocks(self.uncentred())
         for mine, theirs, known, wanted in (
-            (old.row, new.row, self.rows, rows),
-            (old.col, new.col, self.cols, cols),
+            (old.row, new.row, self.rows, other.rows),
+            (old.col, new.col, self.cols, other.cols),
         ):
-            found = known.encode(wanted.ids)
+            found = known.ids.encode(wanted.ids.ids)
             theirs[found >= 0] = mine[found[found >= 0]]
-        if self.relations is None or relations is None:
+        if self.relations is None or other.relations is None:
             new.shared[:] = old.shared
-            return theta
-        found = self.relations.encode(relations.ids)
-        new.shared[found >= 0] = old.shared[found[found >= 0]]
+        else:
+            found = self.relations.encode(other.relations.ids)
+            new.shared[found >= 0] = old.shared[found[found >= 0]]
+        sides = zip(("row", "col", "dyad"), self.layout.side_weights(self.theta), strict=True)
+        for (side, learnt), weights in zip(sides, other.layout.side_weights(theta), strict=True):
+            if len(weights):
+                place = {name: i for i, name in enumerate(self.feature_names(side))}
+                at = np.array([place.get(name, -1) for name in other.feature_names(side)])
+                weights[at >= 0] = learnt[at[at >= 0]]
         return theta
+
+    def uncentred(self) -> Array:
+        """Parameters of the same scores whose own blocks are penalised towards zero, as they were in training."""
+        theta = self.theta.astype(np.float64)
+        blocks, biases = self.layout.blocks(theta), self.layout.bias_columns
+        n = free_labels(self.structure)
+        for block, entities, columns in zip(blocks, (self.rows, self.cols), biases, strict=False):
+            if len(columns):
+                blocks.shared[:, :n] += entities.centre[columns]
+            if block is not blocks.row or entities is self.rows:
+                block -= entities.centre
+        return theta
+
+    def grown(self, rows: Vocabulary, cols: Vocabulary) -> "Fitted":
+        """The same model with further ids after its own, each with the own block of an entity without labels."""
+        new_rows = self.rows.grown(rows)
+        one_set = self.structure.one_set
+        new_cols = replace(new_rows, ids=cols) if one_set else self.cols.grown(cols)
+        layout = replace(self.layout, n_rows=len(rows), n_cols=len(cols))
+        theta = np.empty(layout.size, self.theta.dtype)
+        theta[layout.own_size :] = self.theta[self.layout.own_size :]
+        old, new = self.layout.blocks(self.theta), layout.blocks(theta)
+        new.row[: len(old.row)], new.row[len(old.row) :] = old.row, self.rows.average
+        if not one_set:
+            new.col[: len(old.col)], new.col[len(old.col) :] = old.col, self.cols.average
+        new.shared[:] = old.shared
+        return replace(self, rows=new_rows, cols=new_cols, theta=theta)

@@ -3,7 +3,10 @@
 Probabilities are the softmax of the scores, p_y = exp(s_y) / sum_z exp(s_z). Ordered losses compare the label's
 numeric value v_y with the expected value m = sum_y p_y v_y, whose derivative is d m / d s_y = p_y (v_y - m).
 
-`evaluate` is the kernel: it returns the value and WRITES g = d value / d s. See `structure` for what a kernel is.
+Kernels: `evaluate` returns the value and WRITES g = d value / d s; `curvature` WRITES C, a positive semi-definite
+stand-in for the second derivative: that itself for the log loss, which is convex, and of the others the part that
+comes of the probabilities' slopes alone (Gauss-Newton), with the steepest curvature of what they are compared by. See
+`structure` for what a kernel is.
 """
 
 import math
@@ -38,6 +41,7 @@ class Loss(Protocol):
         ...
 
     def evaluate(self, label: int, s: Array, g: Array) -> float: ...
+    def curvature(self, label: int, s: Array, g: Array, C: Array) -> None: ...
 
 
 class Log(NamedTuple):
@@ -61,6 +65,10 @@ class Log(NamedTuple):
         value: float = _softmax(s, g) - s[label]
         g[label] -= 1
         return value
+
+    def curvature(self, label: int, s: Array, g: Array, C: Array) -> None:
+        _softmax(s, g)
+        _softmax_slope(g, C)
 
 
 class Brier(NamedTuple):
@@ -93,6 +101,17 @@ class Brier(NamedTuple):
             g[y] *= 2 * (g[y] - (y == label) - projection)
         return float(value)
 
+    def curvature(self, label: int, s: Array, g: Array, C: Array) -> None:
+        # 2 P^T P with P = d p / d s = diag(p) - p p^T, whose square is p_y (p_y + |p|^2) less the rest.
+        _softmax(s, g)
+        square = g[0] * g[0]
+        for y in range(1, g.size):
+            square += g[y] * g[y]
+        for y in range(g.size):
+            for z in range(g.size):
+                C[y, z] = 2 * g[y] * g[z] * (square - g[y] - g[z])
+            C[y, y] += 2 * g[y] * g[y]
+
 
 class Squared(NamedTuple):
     """The squared error of the expected label, (v_label - m)^2. Not proper: probabilities need calibration."""
@@ -120,6 +139,11 @@ class Squared(NamedTuple):
         for y in range(s.size):
             g[y] *= 2 * error
         return float(error * error)
+
+    def curvature(self, label: int, s: Array, g: Array, C: Array) -> None:
+        _softmax(s, g)
+        _mean_derivative(self.values, g)
+        _outer(g, 2, C)
 
 
 class Absolute(NamedTuple):
@@ -157,6 +181,12 @@ class Absolute(NamedTuple):
         for y in range(s.size):
             g[y] *= slope
         return size - self.delta
+
+    def curvature(self, label: int, s: Array, g: Array, C: Array) -> None:
+        _softmax(s, g)
+        error = _mean_derivative(self.values, g) - self.values[label]
+        # The parabola through the value with its slope that lies above: steeper than the second derivative.
+        _outer(g, 1 / math.sqrt(error * error + self.delta * self.delta), C)
 
 
 class Hinge(NamedTuple):
@@ -206,10 +236,23 @@ class Hinge(NamedTuple):
             g[y] *= slope
         return float(value)
 
+    def curvature(self, label: int, s: Array, g: Array, C: Array) -> None:
+        _softmax(s, g)
+        _mean_derivative(self.values, g)
+        steepest = self.margins[0] * 0
+        for i in range(self.margins.size):
+            steepest += 1 / (self.margins[i] * self.margins[i])
+        _outer(g, steepest, C)
+
 
 def evaluate(spec: Loss, label: int, s: Array, g: Array) -> float:
     """Return the loss of one dyad and write g = d value / d s; s, g : (n_labels,)."""
     return spec.evaluate(label, s, g)
+
+
+def curvature(spec: Loss, label: int, s: Array, g: Array, C: Array) -> None:
+    """Write the curvature C (n_labels, n_labels) of the loss of one dyad in its scores; g is scratch."""
+    spec.curvature(label, s, g, C)
 
 
 def _softmax(s: Array, p: Array) -> Any:
@@ -235,6 +278,29 @@ def _mean_derivative(values: Any, p: Array) -> Any:
     for y in range(p.size):
         p[y] *= values[y] - mean
     return mean
+
+
+def expected(values: Array, s: Array, p: Array) -> Any:
+    """The expected value sum_y p_y values_y of the label with scores s; p is scratch. A kernel."""
+    _softmax(s, p)
+    total = p[0] * values[0]
+    for y in range(1, s.size):
+        total += p[y] * values[y]
+    return total
+
+
+def _softmax_slope(p: Array, C: Array) -> None:
+    """Write C = d p / d s = diag(p) - p p^T."""
+    _outer(p, -1, C)
+    for y in range(p.size):
+        C[y, y] += p[y]
+
+
+def _outer(x: Array, factor: Any, C: Array) -> None:
+    """Write C = factor x x^T."""
+    for y in range(x.size):
+        for z in range(x.size):
+            C[y, z] = factor * x[y] * x[z]
 
 
 def link(scores: Array) -> Array:
@@ -271,5 +337,5 @@ LOSSES: dict[str, Any] = {
     "hinge": Hinge,
 }
 
-COMPOSED = (_softmax, _mean_derivative)
-DISPATCHED = (evaluate,)
+COMPOSED = (_softmax, _mean_derivative, expected, _softmax_slope, _outer)
+DISPATCHED = (evaluate, curvature)

@@ -39,7 +39,8 @@ class L2:
     where n is the sum of the weights of an entity's dyads and q = 0 ("none"), -1/2 ("inverse_sqrt": larger for
     rarely seen entities, section 4.2) or 1 ("count": the same decay at every observation). Relations are entities too;
     what a single one shares is penalised by q = 1, or it would outgrow its penalty with more data. The label bias has
-    strength zero. With one id set the columns' part is left out, and n counts both roles.
+    strength zero. With one id set the columns' part is left out, and n counts both roles. Side weights w add
+    1/2 side_strength |w|^2, so that own blocks have the prior mean x W.
 
     Attributes
     ----------
@@ -56,6 +57,7 @@ class L2:
     shared_scale: Array
     shared_centre: Array
     one_set: bool
+    side_strength: float = 0.0
 
     @classmethod
     def of(cls, layout: Layout, strengths: dict[str, float], scaling: str, counts: Counts, centre: Array) -> "L2":
@@ -72,8 +74,13 @@ class L2:
         )
         if layout.structure.one_set:
             col = row
-        scales = counts.row**power, counts.col**power, counts.relation ** (power if layout.n_relations > 1 else 1)
-        return cls(row, col, shared, *scales, layout.blocks(centre).shared, layout.structure.one_set)
+        scales = (
+            _scale(counts.row, power),
+            _scale(counts.col, power),
+            _scale(counts.relation, power if layout.n_relations > 1 else 1),
+        )
+        side = strengths.get("side", 0.0)
+        return cls(row, col, shared, *scales, layout.blocks(centre).shared, layout.structure.one_set, side)
 
     def value_and_gradient(self, blocks: Blocks, gradient: Blocks) -> float:
         """Return the penalty and ADD its gradient to `gradient`."""
@@ -89,6 +96,17 @@ class L2:
             out += own
             value += 0.5 * float(np.sum(own * block))
         return value
+
+    def side_value_and_gradient(self, weights: Array, gradient: Array) -> float:
+        """Return the penalty of side weights (size,) and ADD its gradient."""
+        own = slope(weights, self.side_strength, 1)
+        gradient += own
+        return 0.5 * float(np.sum(own * weights))
+
+
+def _scale(counts: Array, power: float) -> Array:
+    """counts^power; an entity without labels has nothing to weigh its penalty against, and the scale of one label."""
+    return np.where(counts > 0, counts, 1.0) ** power
 
 
 def slope(x: Any, strength: Any, scale: Any) -> Any:
