@@ -12,7 +12,7 @@ demo: $(VENV)/.installed
 	$(BIN)/dyads demo
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

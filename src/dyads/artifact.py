@@ -33,7 +33,7 @@ from dyads.model.structure import KINDS
 FORMAT = "dyads model"
 MAJOR, MINOR = 1, 0
 ALIGNMENT = 64
-ENTITY_ARRAYS = ("counts", "average", "centre", "average_features", "predictions")
+ENTITY_ARRAYS = ("counts", "average", "spread", "centre", "average_features", "predictions")
 CSR_ARRAYS = ("data", "indices", "indptr")
 PLAIN_FIELDS = ("interactions", "rank", "bias", "strengths", "scaling", "implicit")
 MANIFEST = "manifest.json"
@@ -42,7 +42,7 @@ MANIFEST = "manifest.json"
 def write(path: str | os.PathLike[str], fitted: Fitted, about: dict[str, Any]) -> None:
     """Write a model and what its estimator says `about` itself (any JSON value), atomically."""
     sides = {"row": fitted.rows} if fitted.structure.one_set else {"row": fitted.rows, "col": fitted.cols}
-    arrays = {"theta": fitted.theta, "prediction": fitted.prediction}
+    arrays = {"theta": fitted.theta, "prediction": fitted.prediction, "relation_counts": fitted.relation_counts}
     for side, entities in sides.items():
         arrays |= {f"{side}_{name}": getattr(entities, name) for name in ENTITY_ARRAYS}
         if entities.features is not None:
@@ -120,6 +120,7 @@ def read(path: str | os.PathLike[str]) -> tuple[Fitted, dict[str, Any]]:
             if one_set
             else _entities("col", manifest["columns"][1], manifest, parts, arrays),
             theta=arrays["theta"],
+            relation_counts=arrays["relation_counts"],
             relations=None if relation is None else Vocabulary(_from_ipc(parts["relations.arrow"]), relation),
             dyad_encoder=_encoder("dyad", manifest),
             prediction=arrays.get("prediction"),

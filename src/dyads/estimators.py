@@ -53,7 +53,7 @@ from dyads.model.penalty import L2, SCALINGS, Counts
 from dyads.model.structure import STRUCTURES, Stereotype, build
 from dyads.recommend import recommend
 from dyads.solve import SOLVERS, Options
-from dyads.training import SIDE_TRAINING, Callback, Progress, train
+from dyads.training import SIDE_TRAINING, Callback, Progress, resume, train
 
 Array = np.ndarray[Any, Any]
 logger = logging.getLogger("dyads")
@@ -166,16 +166,16 @@ class _LFL(ClassifierMixin, BaseEstimator):
         """
         self._check_parameters()
         observed = self._read(X, y, sample_weight, seen)
-        untrained, objective, values = self._prepare(observed)
+        untrained = self._untrained(observed)
         start = None
         if self.warm_start and hasattr(self, "fitted_"):
             start = self._warm_start(untrained)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with _logged(self.verbose, callback) as monitored:
             best, trace = train(
-                objective,
+                self._objective(untrained, observed.dyads),
                 observed.dyads,
-                values=values,
+                values=numeric_values(observed.classes) if self._ordered else None,
                 solver=self.solver,
                 options=Options(self.max_iter, self.tol, self.learning_rate, seed),
                 n_init=self.n_init,
@@ -215,38 +215,40 @@ class _LFL(ClassifierMixin, BaseEstimator):
             )
         return self
 
-    def _prepare(self, observed: Observations) -> tuple[Fitted, Objective, Array | None]:
-        """The model before training, what is to be minimised, and the values of ordered labels."""
+    def _untrained(self, observed: Observations) -> Fitted:
+        """The model before training."""
         dyads, layout = observed.dyads, self._layout(observed)
-        loss = self._loss(observed.classes)
-        values = numeric_values(observed.classes) if self._ordered else None
-        strengths = self._strengths(layout)
         counts = Counts.of(dyads, layout.structure.one_set)
-        centre = self._shared_centre(layout, dyads, values)
-        penalty = L2.of(layout, strengths, self.l2_scaling, counts, centre)
-        free = layout.free(int(self.rank), bool(self.bias))
-        untrained = Fitted(
+        return Fitted(
             layout.structure,
-            loss,
+            self._loss(observed.classes),
             observed.classes,
             Entities.untrained(observed.rows, counts.row, dyads.side.row, observed.encoders.row),
             Entities.untrained(observed.cols, counts.col, dyads.side.col, observed.encoders.col),
             np.zeros(layout.size),
+            counts.relation,
             observed.relations,
             layout.interactions,
             int(self.rank),
             bool(self.bias),
-            strengths,
+            self._strengths(layout),
             self.l2_scaling,
             observed.encoders.dyad,
             bool(self.implicit),
         )
-        return untrained, Objective(layout, loss, penalty, None if free.all() else free), values
 
-    def _read(self, X: Any, y: Any, sample_weight: Any, seen: Any = None) -> Observations:
+    def _objective(self, model: Fitted, dyads: Dyads) -> Objective:
+        """What is minimised to train `model` on `dyads`, which may be a batch of those it counts."""
+        layout = model.layout
+        centre = self._shared_centre(layout, dyads, model.classes)
+        penalty = L2.of(layout, model.strengths, model.scaling, model.counts, centre)
+        free = layout.free(model.rank, model.bias)
+        return Objective(layout, model.loss, penalty, None if free.all() else free)
+
+    def _read(self, X: Any, y: Any, sample_weight: Any, seen: Any = None, classes: Any = None) -> Observations:
         _, one_set = STRUCTURES[self._structure]
         side = SideTables(_features(self.row_features), _features(self.col_features), bool(self.implicit), seen)
-        return read_observations(X, y, sample_weight, self._id_columns, one_set=one_set, side=side)
+        return read_observations(X, y, sample_weight, self._id_columns, one_set=one_set, side=side, classes=classes)
 
     @property
     def _id_columns(self) -> tuple[Any, ...]:
@@ -311,13 +313,14 @@ class _LFL(ClassifierMixin, BaseEstimator):
             strengths["label_bias"] = bias
         return {**strengths, "side": float(self.l2_side)}
 
-    def _shared_centre(self, layout: Layout, dyads: Dyads, values: Array | None) -> Array:
+    def _shared_centre(self, layout: Layout, dyads: Dyads, classes: Array) -> Array:
         """A theta whose shared parts are what these are penalised towards."""
         centre = np.zeros(layout.size)
         named = layout.named(centre)
         if layout.n_relations > 1:
             named["label_bias"][:] = label_log_odds(layout.structure, dyads.label_counts)
             return centre
+        values = numeric_values(classes) if self._ordered else None
         for name, start in layout.structure.shared_start(1, values).items():
             named[name][:] = start
         return centre
@@ -595,6 +598,45 @@ class _LFL(ClassifierMixin, BaseEstimator):
         return code
 
     # ------------------------------------------------------------------------------------------------ more labels
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Go on from what was learnt with one epoch of SGD over more labelled dyads; ids not yet known are added.
+
+        Old dyads are not needed again: an entity's penalty is spread over all its labels so far. `classes` : all labels
+        there will ever be, at the first call; default those in y.
+        """
+        for name, wrong in (("implicit", True), ("unknown", "mean")):
+            if getattr(self, name) == wrong:
+                raise InputError(
+                    f"partial_fit does not go with {name}={wrong!r}, which needs all dyads at once: expected another. "
+                    "Use fit."
+                )
+        self._check_parameters()
+        if hasattr(self, "fitted_"):
+            known = self.fitted_
+            more = read_more(X, y, sample_weight, known.vocabularies, self.columns_, known.classes, known.dyad_encoder)
+            model = known.grown(more.rows, more.cols)
+            start = model.uncentred()
+        else:
+            more = self._read(X, y, sample_weight, classes=classes)
+            model, start = self._untrained(more).without_counts(), None
+            self.columns_, self.n_features_in_ = more.columns, len(more.columns)
+            self.n_iter_, self.solver_, self.converged_ = 0, "sgd", False
+            self.trace_ = {name: [] for name in Progress._fields}
+        dyads = replace(more.dyads, side=model.side._replace(dyad=more.dyads.side.dyad))
+        model = model.counted(dyads)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        options = Options(learning_rate=self.learning_rate, seed=seed)
+        values = numeric_values(model.classes) if self._ordered else None
+        theta, progress = resume(
+            self._objective(model, dyads), dyads, model.counts, start, options, values, self.n_iter_, self.n_jobs
+        )
+        self.fitted_ = model.trained(theta)
+        self.n_iter_ += 1
+        self.objective_ = progress.objective
+        for name, trace in self.trace_.items():
+            trace.append(getattr(progress, name))
+        return self
 
     def fold_in(
         self,
@@ -882,8 +924,8 @@ class LFLLink(_Nominal):
 
     _structures = ("symmetric", "spectral", "directed")
 
-    def _read(self, X: Any, y: Any, sample_weight: Any, seen: Any = None) -> Observations:
-        observed = super()._read(X, y, sample_weight, seen)
+    def _read(self, X: Any, y: Any, sample_weight: Any, seen: Any = None, classes: Any = None) -> Observations:
+        observed = super()._read(X, y, sample_weight, seen, classes)
         if self._structure != "directed":
             check_undirected(observed)
         return observed
@@ -904,8 +946,8 @@ class LFLRelational(_Nominal):
 
     _structures = ("relational", "mixture", "spectral", "symmetric_mixture")
 
-    def _read(self, X: Any, y: Any, sample_weight: Any, seen: Any = None) -> Observations:
-        observed = super()._read(X, y, sample_weight, seen)
+    def _read(self, X: Any, y: Any, sample_weight: Any, seen: Any = None, classes: Any = None) -> Observations:
+        observed = super()._read(X, y, sample_weight, seen, classes)
         if STRUCTURES[self._structure][1]:
             check_undirected(observed)
         if len(observed.classes) != 2:

@@ -32,8 +32,9 @@ def explain(fitted: Fitted, row: Codes, col: Codes, relation: Codes | None, feat
         log-odds_y = label bias + row bias + column bias + latent + sum over features of x_f w_fy
 
     The biases are the entities' own; the latent part holds all products, those of features with `interactions` too.
-    Features that are zero add nothing and are left out. An unknown entity has average biases, and its average features
-    are summed in one part.
+    Features that are zero add nothing and are left out. An entity without labels has average biases, and one of which
+    nothing is known has average features, summed in one part. Their probabilities are means over what the own block may
+    be: what that adds to the log-odds of an average one is the part "unknown".
     """
     structure, layout = fitted.structure, fitted.layout
     named = {name: np.asarray(part, np.float64) for name, part in layout.named(fitted.theta).items()}
@@ -78,10 +79,19 @@ def explain(fitted: Fitted, row: Codes, col: Codes, relation: Codes | None, feat
         found.append((x.row, names[x.col], value))
         np.add.at(total, x.row, value)
     codes = (row, col) if relation is None else (row, col, relation)
-    score = scores(fitted, *codes, features=features, n_jobs=n_jobs)
-    free = np.delete(score, structure.base, axis=1) if structure.base < structure.n_labels else score
-    found.insert(3 if structure.n_bias else 1, (n, "latent", free - total))
+    predicted = scores(fitted, *codes, features=features, n_jobs=n_jobs)
+    average = scores(fitted.without_spread(), *codes, features=features, n_jobs=n_jobs)
+    found.insert(3 if structure.n_bias else 1, (n, "latent", _free(fitted, average) - total))
+    new = np.flatnonzero(fitted.new_entities[0][row] | fitted.new_entities[1][col])
+    if len(new):
+        found.append((new, "unknown", _free(fitted, predicted[new]) - _free(fitted, average[new])))
     return _in_order(fitted, found)
+
+
+def _free(fitted: Fitted, score: Array) -> Array:
+    """Scores of the free labels, relative to the base if there is one."""
+    base = fitted.structure.base
+    return np.delete(score - score[:, [base]], base, axis=1) if base < score.shape[1] else score
 
 
 def _in_order(fitted: Fitted, found: list[tuple[Array, Any, Array]]) -> Parts:

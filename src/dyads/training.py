@@ -10,11 +10,12 @@ import numpy as np
 
 from dyads.data.dyads import Dyads
 from dyads.engine.host import Host
-from dyads.errors import InputError, unknown_name
+from dyads.errors import DivergenceError, InputError, unknown_name
 from dyads.model.objective import Objective
 from dyads.model.parameters import random_stream
 from dyads.model.penalty import Counts
 from dyads.solve import SOLVERS, Ended, Options
+from dyads.solve.sgd import RATE
 
 Array = np.ndarray[Any, Any]
 
@@ -145,6 +146,35 @@ def train(
             if watch.told_to_stop:
                 break
     return min(runs, key=lambda run: run.badness), trace
+
+
+def resume(
+    objective: Objective,
+    dyads: Dyads,
+    counts: Counts,
+    theta: Array | None,
+    options: Options,
+    values: Array | None,
+    number: int,
+    n_jobs: int | None,
+) -> tuple[Array, Progress]:
+    """One epoch of SGD over a batch of dyads, from `theta` or, if None, from a random start.
+
+    `counts` are those of all dyads so far, this batch included; `number` is that of the epoch.
+    """
+    if theta is None:
+        theta = _initial(objective, random_stream(options.seed, 1, 0), dyads, dyads, values)
+    with Host(objective, dyads, n_jobs, counts) as problem:
+        began = time.perf_counter()
+        state = problem.resumed_state(theta)
+        rate = RATE if options.learning_rate is None else options.learning_rate
+        value = problem.epoch(state, rate, options.seed, number)
+    if not (math.isfinite(value) and np.isfinite(state[0]).all()):
+        raise DivergenceError(
+            f"The objective stopped being a finite number in SGD epoch {number + 1}: lower learning_rate, or raise l2. "
+            "The model keeps its last state."
+        )
+    return state[0], Progress(0, number + 1, value, math.nan, time.perf_counter() - began)
 
 
 def _initial(objective: Objective, rng: np.random.Generator, dyads: Dyads, kept: Dyads, values: Array | None) -> Array:

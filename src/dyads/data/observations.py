@@ -76,19 +76,20 @@ def read_observations(
     *,
     one_set: bool = False,
     side: SideTables | None = None,
+    classes: Any = None,
 ) -> Observations:
     """Read labelled dyads.
 
     `wanted` names the columns of the row ids, the column ids and, where there are several, the relations; None takes
     the next column in order. Further columns are features of dyads. With `one_set` rows and columns are nodes of one
-    kind.
+    kind. `classes` are all labels there may be, by default those in y.
     """
     side = side or SideTables()
     values = named_values(X)
     names = _id_columns(list(values), wanted)
     ids = [_read_ids(values, name) for name in names]
     further = _further_columns(values, names)
-    classes, label = encode_labels(y)
+    known, (found, label) = classes, encode_labels(y, at_least=1 if classes is not None else 2)
     _refuse_labels(further, y)
     weight = _read_weight(sample_weight)
     n = len(ids[0])
@@ -103,21 +104,26 @@ def read_observations(
         seen = weight > 0
         ids, weight = [column.filter(pa.array(seen)) for column in ids], weight[seen]
         further = {name: column.filter(pa.array(seen)) for name, column in further.items()}
-        classes, label = encode_labels(classes[label[seen]])
+        found, label = encode_labels(found[label[seen]], at_least=1 if known is not None else 2)
+    if known is None:
+        classes = found
+    else:
+        classes, _ = encode_labels(known)
+        label = _codes_in(classes, found)[label]
     if one_set:
         rows, row_codes, cols, col_codes = _one_vocabulary(ids[0], ids[1], names)
     else:
         rows, row_codes = Vocabulary.of(ids[0], names[0])
         cols, col_codes = Vocabulary.of(ids[1], names[1])
     relations, relation_codes = Vocabulary.of(ids[2], names[2]) if len(ids) > 2 else (None, None)
-    rows, cols, known, encoders = _read_side(side, rows, cols, row_codes, col_codes, one_set)
+    rows, cols, features, encoders = _read_side(side, rows, cols, row_codes, col_codes, one_set)
     if further:
         dyad_encoder = Encoder.learn_columns(further)
         encoders = encoders._replace(dyad=dyad_encoder)
-        known = known._replace(dyad=dyad_encoder.encode_columns(further))
+        features = features._replace(dyad=dyad_encoder.encode_columns(further))
     dyads = Dyads(
         row_codes, col_codes, label, weight, len(rows), len(cols), len(classes),
-        relation_codes, 1 if relations is None else len(relations), known,
+        relation_codes, 1 if relations is None else len(relations), features,
     )  # fmt: skip
     return Observations(dyads, classes, rows, cols, relations, list(values), encoders)
 
@@ -212,18 +218,11 @@ def read_more(
     ids = [_read_ids(values, vocabulary.name) for vocabulary in vocabularies]
     further = _further_columns(values, [vocabulary.name for vocabulary in vocabularies])
     found, label = encode_labels(y, at_least=1)
-    place = np.searchsorted(classes, found).clip(max=len(classes) - 1)
-    if (classes[place] != found).any():
-        strange = found[classes[place] != found]
-        raise InputError(
-            f"The label {strange[0].item()!r} was not among those of the fit, {classes.tolist()}: expected these. Drop "
-            "its dyads, or fit the model again."
-        )
+    label = _codes_in(classes, found)[label]
     weight = _read_weight(sample_weight)
     lengths = [len(column) for column in (*ids, label, *further.values())] + ([] if weight is None else [len(weight)])
     if len(set(lengths)) > 1:
         raise InputError(f"The ids, labels, features and weights have the lengths {lengths}: expected the same.")
-    label = place[label]
     features = None if encoder is None else encoder.encode_columns(further)
     if weight is not None and not weight.all():
         seen = weight > 0
@@ -245,6 +244,18 @@ def read_more(
     )  # fmt: skip
     relations = vocabularies[2] if len(vocabularies) > 2 else None
     return Observations(dyads, classes, rows, cols, relations, list(columns))
+
+
+def _codes_in(classes: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> Codes:
+    """The code of each label among `classes`, which are sorted."""
+    place = np.searchsorted(classes, found).clip(max=len(classes) - 1)
+    strange = found[classes[place] != found]
+    if len(strange):
+        raise InputError(
+            f"The label {strange[0].item()!r} is not among those of the model, {classes.tolist()}: expected these. "
+            "Drop its dyads, or fit the model anew."
+        )
+    return place
 
 
 def read_pairs(table: Any, names: tuple[str, str]) -> list[pa.Array]:

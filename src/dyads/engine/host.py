@@ -22,7 +22,7 @@ from dyads.data.dyads import Dyads, Grouped, Side
 from dyads.engine.compiled import inlined, kernel
 from dyads.engine.entity import COL, NODE, ROW, SHARED, STEPS, Prior, begin, solve_entities
 from dyads.model.fitted import Fitted
-from dyads.model.loss import evaluate, expected
+from dyads.model.loss import add_probabilities, evaluate, expected, log_mean
 from dyads.model.objective import Objective
 from dyads.model.parameters import Blocks, random_stream
 from dyads.model.penalty import L2, Counts, slope
@@ -54,6 +54,9 @@ STILL = 1e-9
 
 SIDE_STEPS = 24
 """Steps of the side weights aimed at in an epoch of SGD."""
+
+HELD = 1e30
+"""AdaGrad's sum of squared gradients for what must not move."""
 
 ACCUMULATOR_START = 0.1
 """Where AdaGrad's sums of squared gradients start, for weights of one: bounds a rarely seen entity's first steps."""
@@ -125,34 +128,75 @@ def loss_pass(structure, loss, A, B, H, row, col, label, relation, weight, S, fi
 
 
 @kernel
-def score_pass(structure, A, B, H, row, col, relation, first, last, none_a, none_b, S):  # type: ignore[no-untyped-def]
-    """Add the scores of dyads first..last-1 to S; an entity of negative code has the block `none_a` or `none_b`."""
+def score_pass(  # type: ignore[no-untyped-def]
+    structure, A, B, H, none_a, none_b, row, col, relation, first, last,
+    new_row, new_col, spread_a, spread_b, a, b, s, p, total, S,
+):  # fmt: skip
+    """Add the scores of dyads first..last-1 to S.
+
+    An entity of code -1 has the block none_a or none_b, and the last entry of new_row and new_col is its. Where an
+    entity is new, S gets the log of the probabilities' mean over the lines of spread_a or spread_b, added to its block;
+    where both are, the first line of one goes with the last of the other.
+    """
+    n = spread_a.shape[0]
     for i in range(first, last):
-        a = A[row[i]] if row[i] >= 0 else none_a
-        b = B[col[i]] if col[i] >= 0 else none_b
-        score(structure, a, b, H[0 if relation is None else relation[i]], S[i])
+        r, c = row[i], col[i]
+        h = H[0 if relation is None else relation[i]]
+        x = A[r] if r >= 0 else none_a
+        z = B[c] if c >= 0 else none_b
+        if not (new_row[r] or new_col[c]):
+            score(structure, x, z, h, S[i])
+            continue
+        total[:] = 0
+        for m in range(n):
+            vary(x, new_row[r], spread_a[m], a)
+            vary(z, new_col[c], spread_b[n - 1 - m if new_row[r] else m], b)
+            for y in range(s.size):
+                s[y] = S[i, y]
+            score(structure, a, b, h, s)
+            add_probabilities(s, p, total)
+        log_mean(total, n, S[i])
+
+
+@inlined
+def vary(x, new, spread, out):  # type: ignore[no-untyped-def]
+    """out = x, plus `spread` for a new entity."""
+    for k in range(x.size):
+        out[k] = x[k] + spread[k] if new else x[k]
 
 
 @kernel
-def top_pass(
-    structure, A, B, H, rows, relation, cols, excluded_start, excluded, values, first, last, skip, s, p, none_a, top, at
-):  # type: ignore[no-untyped-def]
+def top_pass(  # type: ignore[no-untyped-def]
+    structure, A, B, H, none_a, rows, relation, cols, excluded_start, excluded, values, first, last,
+    new_row, new_col, spread_a, spread_b, a, b, s, p, skip, top, at,
+):  # fmt: skip
     """Find the columns of greatest expected value for rows first..last-1: their places in `cols` and the values.
 
     `at` (n_rows, n) and `top` (n_rows, n) come filled with -1 and minus infinity; of equals the first column wins.
-    `excluded` lists, from excluded_start[i] on, the places in `cols` that are left out for row i.
+    `excluded` lists, from excluded_start[i] on, the places in `cols` that are left out for row i. New entities are as
+    in `score_pass`.
     """
     n = top.shape[1]
     for i in range(first, last):
-        a = A[rows[i]] if rows[i] >= 0 else none_a
+        r = rows[i]
+        x = A[r] if r >= 0 else none_a
         for j in range(excluded_start[i], excluded_start[i + 1]):
             skip[excluded[j]] = True
-        for c in range(cols.size):
-            if skip[c]:
+        for place in range(cols.size):
+            if skip[place]:
                 continue
-            s[:] = 0
-            score(structure, a, B[cols[c]], H[relation], s)
-            value = expected(values, s, p)
+            c = cols[place]
+            n_draws = spread_a.shape[0] if new_row[r] or new_col[c] else 1
+            value = 0.0
+            for m in range(n_draws):
+                s[:] = 0
+                if n_draws == 1:
+                    score(structure, x, B[c], H[relation], s)
+                else:
+                    vary(x, new_row[r], spread_a[m], a)
+                    vary(B[c], new_col[c], spread_b[n_draws - 1 - m if new_row[r] else m], b)
+                    score(structure, a, b, H[relation], s)
+                value += expected(values, s, p) / n_draws
             if value <= top[i, n - 1]:
                 continue
             k = n - 1
@@ -161,7 +205,7 @@ def top_pass(
                 at[i, k] = at[i, k - 1]
                 k -= 1
             top[i, k] = value
-            at[i, k] = c
+            at[i, k] = place
         for j in range(excluded_start[i], excluded_start[i + 1]):
             skip[excluded[j]] = False
 
@@ -280,12 +324,16 @@ def scale(x, factor):  # type: ignore[no-untyped-def]
 class Host:
     """An objective bound to dyads: what solvers call.
 
-    Use it in a ``with`` block: its threads live no longer than that, so that a later fork is safe.
+    Use it in a ``with`` block: its threads live no longer than that, so that a later fork is safe. `counts` are those
+    of all dyads where the bound ones are a batch of them, which an SGD epoch then penalises by its share.
     """
 
-    def __init__(self, objective: Objective, dyads: Dyads, n_jobs: int | None = 1) -> None:
+    def __init__(
+        self, objective: Objective, dyads: Dyads, n_jobs: int | None = 1, counts: Counts | None = None
+    ) -> None:
         self.objective = objective
         self.dyads = dyads
+        self.counts = Counts.of(dyads, objective.structure.one_set) if counts is None else counts
         self.threads = Threads(n_jobs)
 
     def __enter__(self) -> "Host":
@@ -379,15 +427,24 @@ class Host:
             gradient[~self.objective.free] = 0
         return value, gradient
 
+    def resumed_state(self, theta: Array) -> Array:
+        """A state of SGD for parameters that were found by other means: sums as if all dyads had been visited once."""
+        state = self.sgd_state(theta)
+        blocks = self.objective.layout.blocks(state[1])
+        for block, counts in zip(blocks, self.counts, strict=True):
+            block *= 1 + counts[:, None]
+        state[1, self.objective.layout.own_size :] *= 1 + self.counts.relation.sum()
+        return state
+
     def sgd_state(self, theta: Array) -> Array:
         """The state of SGD (2, size), single precision: the parameters, and AdaGrad's sums of squared gradients.
 
-        An infinite sum makes every step zero: those of what is not free.
+        What is not free has so large a sum that its steps vanish; an infinite one has no reciprocal square root.
         """
         typical = self.dyads.total_weight / len(self.dyads)
         state = np.stack([theta, np.full_like(theta, ACCUMULATOR_START * typical**2)]).astype(np.float32)
         if self.objective.free is not None:
-            state[1, ~self.objective.free] = np.inf
+            state[1, ~self.objective.free] = HELD
         return state
 
     def epoch(self, state: Array, rate: float, seed: int, number: int) -> float:
@@ -396,6 +453,7 @@ class Host:
         That is the loss of each dyad before its step, summed, plus the penalty at the end.
         """
         layout, cells = self.objective.layout, self._cells
+        held = None if self.objective.free is None else state[0, ~self.objective.free]
         side = _SideSteps(self.objective, state, *self._sgd_side)
         theta, squares = side.blocks, layout.blocks(state[1])
         specs, constants = self._specs(state.dtype), self._sgd_constants
@@ -431,6 +489,8 @@ class Host:
                 if with_side:
                     side.step(step_size, sizes[round_].sum() / n_parts / len(dyads))
         side.land()
+        if held is not None:
+            state[0, ~self.objective.free] = held
         return value + self.objective.add_penalty(state[0], np.zeros_like(state[0]))
 
     def sweep(self, theta: Array) -> float:
@@ -495,7 +555,7 @@ class Host:
     def _sgd_constants(self) -> tuple[Array | None, ...]:
         penalty = self.objective.penalty
         # An entity whose dyads are all held out is never visited.
-        counts = (np.where(n > 0, n, np.inf) for n in Counts.of(self.dyads, self.objective.structure.one_set))
+        counts = (np.where(n > 0, n, np.inf) for n in self.counts)
         scales = (penalty.row_scale, penalty.col_scale, penalty.shared_scale)
         decays = (scale / n for scale, n in zip(scales, counts, strict=True))
         shared = (penalty.shared_strength, penalty.shared_centre) if penalty.shared_strength.any() else (None, None)
@@ -524,21 +584,27 @@ def scores(
     features: Any = None,
     n_jobs: int | None = 1,
 ) -> Array:
-    """Score dyads (n, n_labels) in double precision; an entity of negative code is an average one.
+    """Score dyads (n, n_labels) in double precision; their softmax is the probabilities.
 
-    `features` : sparse (n, n_features), those of the dyads, if the model knows such.
+    Those of an entity without labels, and of an unknown one, of negative code, are averaged over what such an entity's
+    own block may be; the scores are then the log of that mean. `features` : sparse (n, n_features), those of the dyads,
+    if the model knows such.
     """
-    A, B, H = fitted.effective
     out = fitted.layout.first_scores(fitted.theta, Side(dyad=features))
     out = np.zeros((len(row), fitted.structure.n_labels)) if out is None else out.astype(np.float64, copy=False)
     row, col = (np.ascontiguousarray(codes, dtype=np.int64) for codes in (row, col))
+    A, B, H = fitted.effective
+    none_a, none_b, none_h = (block[0] for block in fitted.unknown)
     if relation is not None:
         # The code -1 finds the last block, which is the average relation's.
-        relation = np.ascontiguousarray(relation, dtype=np.int64)
-        H = np.vstack([H, H.mean(axis=0)])
+        relation, H = np.ascontiguousarray(relation, dtype=np.int64), np.vstack([H, none_h])
 
     def part(bounds: tuple[int, int]) -> None:
-        score_pass(fitted.structure, A, B, H, row, col, relation, *bounds, *fitted.unknown, out)
+        total = np.empty(fitted.structure.n_labels)
+        score_pass(
+            fitted.structure, A, B, H, none_a, none_b, row, col, relation, *bounds,
+            *fitted.new_entities, *_draw_scratch(fitted), total, out,
+        )  # fmt: skip
 
     with closing(Threads(n_jobs)) as threads:
         threads.map(part, _even_tasks(len(row)))
@@ -564,19 +630,24 @@ def top(
     start, place = (np.zeros(len(rows) + 1, np.int64), np.zeros(0, np.int64)) if excluded is None else excluded
     found, at = np.full((len(rows), n), -np.inf), np.full((len(rows), n), -1)
     rows, cols = np.ascontiguousarray(rows, np.int64), np.ascontiguousarray(cols, np.int64)
-    n_labels = fitted.structure.n_labels
 
     def part(bounds: tuple[int, int]) -> None:
-        skip = np.zeros(len(cols), np.bool_)
         top_pass(
-            fitted.structure, A, B, H, rows, relation, cols, start, place, values, *bounds,
-            skip, np.empty(n_labels), np.empty(n_labels), fitted.unknown[0], found, at,
+            fitted.structure, A, B, H, fitted.unknown.row[0], rows, relation, cols, start, place, values, *bounds,
+            *fitted.new_entities, *_draw_scratch(fitted), np.zeros(len(cols), np.bool_), found, at,
         )  # fmt: skip
 
     size = max(1, TOP_CELLS // max(1, len(cols)))
     with closing(Threads(n_jobs)) as threads:
         threads.map(part, [(i, min(i + size, len(rows))) for i in range(0, len(rows), size)])
     return at, found
+
+
+def _draw_scratch(fitted: Fitted) -> tuple[Array, ...]:
+    """Scratch vectors for a row's block, a column's block, scores and probabilities."""
+    row, col, _ = fitted.unknown
+    n_labels = fitted.structure.n_labels
+    return np.empty_like(row[0]), np.empty_like(col[0]), np.empty(n_labels), np.empty(n_labels)
 
 
 def entities_solved(fitted: Fitted, dyads: Dyads, penalty: L2, rows: Array, cols: Array, n_jobs: int | None) -> Array:

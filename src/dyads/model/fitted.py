@@ -7,14 +7,19 @@ from typing import Any, Self
 import numpy as np
 from scipy import sparse
 
-from dyads.data.dyads import Side
+from dyads.data.dyads import Dyads, Side
 from dyads.data.side import Encoder
 from dyads.data.vocabulary import Vocabulary
 from dyads.model.loss import Loss
-from dyads.model.parameters import Blocks, Layout
+from dyads.model.parameters import Blocks, Layout, random_stream
+from dyads.model.penalty import Counts
 from dyads.model.structure import Structure, free_labels
 
 Array = np.ndarray[Any, Any]
+
+
+N_DRAWS = 64
+"""How many blocks stand for what that of an entity without labels may be."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,9 @@ class Entities:
     ----------
     ids : those that had labels, and those known by their features alone
     counts : (n,) summed weights of each one's training dyads; of both roles with one id set
-    average : (size,) the own block of an entity without labels: the mean of the others', weighted by counts
+    average : (size,) the mean of own blocks, weighted by counts
+    spread : (n_draws, size) how own blocks differ from the average: a sample of them, which stands for what the own
+        block of an entity without labels may be; empty if they do not differ
     centre : (size,) what own blocks are penalised towards; not zero once biases are centred
     features : sparse (n, n_features) or None
     average_features : (n_features,) those of an entity of which nothing is known: the mean, weighted by counts
@@ -36,6 +43,7 @@ class Entities:
     ids: Vocabulary
     counts: Array
     average: Array
+    spread: Array
     centre: Array
     features: Any = None
     average_features: Array = field(default_factory=lambda: np.zeros(0))
@@ -47,7 +55,7 @@ class Entities:
         """Entities before training."""
         none = np.zeros(0)
         average = none if features is None else np.asarray(features.T @ (counts / counts.sum()))
-        return cls(ids, counts, none, none, features, average, encoder)
+        return cls(ids, counts, none, none, none, features, average, encoder)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -80,6 +88,7 @@ class Fitted:
     classes : (n_labels,) the labels, sorted
     rows, cols : the entities; with one id set the same, but for the name of their column
     theta : (size,) the parameters, laid out as `layout` says
+    relation_counts : (n_relations,) summed weights of the training dyads of each relation
     relations : the relations seen in training, or None when there is one
     interactions : latent columns in which features have weights
     rank, bias : the own latent columns of entities, and whether these have own biases
@@ -95,6 +104,7 @@ class Fitted:
     rows: Entities
     cols: Entities
     theta: Array
+    relation_counts: Array
     relations: Vocabulary | None = None
     interactions: int = 0
     rank: int = 0
@@ -119,10 +129,31 @@ class Fitted:
             average = np.average(new, axis=0, weights=n)
             # Every own block moved by the same, and so did what they are penalised towards.
             centre = (new[0] - old[0]).astype(np.float64)
-            sides.append(replace(entities, average=average, centre=centre))
+            spread = representative(new, average, n)
+            sides.append(replace(entities, average=average, spread=spread, centre=centre))
+        if not self.structure.one_set and len(sides[1].spread):
+            # Draws are paired where row and column are new: their orders must have nothing to do with each other.
+            sides[1] = replace(sides[1], spread=sides[1].spread[random_stream(0).permutation(N_DRAWS)])
         for entities, block in zip(sides, after, strict=False):
             block[entities.counts == 0] = entities.average
         return replace(self, rows=sides[0], cols=sides[1], theta=centred)
+
+    @property
+    def counts(self) -> Counts:
+        """Summed weights of the training dyads."""
+        return Counts(self.rows.counts, self.cols.counts, self.relation_counts)
+
+    def counted(self, dyads: Dyads) -> "Fitted":
+        """The same model with more dyads counted as training dyads."""
+        row, col, relation = Counts.of(dyads, self.structure.one_set)
+        rows = replace(self.rows, counts=self.rows.counts + row)
+        cols = replace(self.cols, counts=self.cols.counts + col)
+        return replace(self, rows=rows, cols=cols, relation_counts=self.relation_counts + relation)
+
+    def without_counts(self) -> "Fitted":
+        """The same model as if no dyad had been counted yet."""
+        rows, cols = (replace(entities, counts=np.zeros(len(entities))) for entities in (self.rows, self.cols))
+        return replace(self, rows=rows, cols=cols, relation_counts=np.zeros_like(self.relation_counts))
 
     @property
     def vocabularies(self) -> list[Vocabulary]:
@@ -149,8 +180,11 @@ class Fitted:
         return self.layout.effective(theta.astype(np.float64) if any(self.layout.n_features) else theta, self.side)
 
     @cached_property
-    def unknown(self) -> tuple[Array, Array]:
-        """The blocks of a row and of a column of which nothing is known: average ones, with average features."""
+    def unknown(self) -> Blocks:
+        """The blocks of a row, a column and a relation of which nothing is known: average ones, with average features.
+
+        A line each, (1, size).
+        """
         weights, columns, effective = self.layout.side_weights(self.theta), self.layout.side_columns, self.effective
         found = []
         for i, entities in enumerate((self.rows, self.cols)):
@@ -158,8 +192,24 @@ class Fitted:
             block = np.array(entities.average, effective[i].dtype)
             if entities.n_features:
                 block[columns[side]] += entities.average_features @ weights[side]
-            found.append(block)
-        return found[0], found[1]
+            found.append(block[None])
+        return Blocks(found[0], found[1], effective.shared.mean(axis=0, keepdims=True))
+
+    @cached_property
+    def new_entities(self) -> tuple[Array, Array, Array, Array]:
+        """Which rows and columns have no labels, the unknown ones last, and what their own blocks may be."""
+        flags, spreads = [], []
+        for i, entities in enumerate((self.rows, self.cols)):
+            spread = np.ascontiguousarray(entities.spread, self.effective[i].dtype)
+            new = np.append(entities.counts == 0, True)
+            flags.append(new if len(spread) else np.zeros_like(new))
+            spreads.append(spread if len(spread) else np.zeros((N_DRAWS, spread.shape[1]), spread.dtype))
+        return flags[0], flags[1], spreads[0], spreads[1]
+
+    def without_spread(self) -> "Fitted":
+        """The same model, in which an entity without labels is an average one."""
+        rows, cols = (replace(entities, spread=entities.spread[:0]) for entities in (self.rows, self.cols))
+        return replace(self, rows=rows, cols=cols)
 
     def feature_names(self, side: str) -> list[str]:
         """Name the features of rows, columns or dyads."""
@@ -210,7 +260,7 @@ class Fitted:
     def log_odds(self, scores: Array) -> Array:
         """Turn scores (n, n_labels) into log-odds against the base, or against the labels' geometric mean if none."""
         if self.structure.base < self.structure.n_labels:
-            return scores
+            return np.asarray(scores - scores[:, [self.structure.base]])
         return np.asarray(scores - scores.mean(axis=1, keepdims=True))
 
     def start_for(self, other: "Fitted") -> Array:
@@ -262,3 +312,18 @@ class Fitted:
             new.col[: len(old.col)], new.col[len(old.col) :] = old.col, self.cols.average
         new.shared[:] = old.shared
         return replace(self, rows=new_rows, cols=new_cols, theta=theta)
+
+
+def representative(own: Array, average: Array, counts: Array) -> Array:
+    """How `N_DRAWS` own blocks, drawn by counts, differ from the average (N_DRAWS, size); their mean is zero.
+
+    A systematic sample along the direction in which blocks differ most. Empty if they do not differ.
+    """
+    away = own.astype(np.float64) - average
+    covariance = (away * counts[:, None]).T @ away
+    if not covariance.any():
+        return np.zeros((0, own.shape[1]))
+    along = np.argsort(away @ np.linalg.eigh(covariance)[1][:, -1], kind="stable")
+    reached = np.cumsum(counts[along]) / counts.sum()
+    draws = away[along[np.searchsorted(reached, (np.arange(N_DRAWS) + 0.5) / N_DRAWS)]]
+    return np.asarray(draws - draws.mean(axis=0))

@@ -289,6 +289,19 @@ def expected(values: Array, s: Array, p: Array) -> Any:
     return total
 
 
+def add_probabilities(s: Array, p: Array, total: Array) -> None:
+    """total += softmax(s); p is scratch. A kernel."""
+    _softmax(s, p)
+    for y in range(s.size):
+        total[y] += p[y]
+
+
+def log_mean(total: Array, n: int, s: Array) -> None:
+    """Write s = log(total / n), the scores of mean probabilities. A kernel."""
+    for y in range(s.size):
+        s[y] = math.log(total[y] / n)
+
+
 def _softmax_slope(p: Array, C: Array) -> None:
     """Write C = d p / d s = diag(p) - p p^T."""
     _outer(p, -1, C)
@@ -337,5 +350,5 @@ LOSSES: dict[str, Any] = {
     "hinge": Hinge,
 }
 
-COMPOSED = (_softmax, _mean_derivative, expected, _softmax_slope, _outer)
+COMPOSED = (_softmax, _mean_derivative, expected, add_probabilities, log_mean, _softmax_slope, _outer)
 DISPATCHED = (evaluate, curvature)

@@ -193,14 +193,16 @@ class Layout:
     def initial(self, rng: np.random.Generator, label_counts: Array, values: Array | None = None) -> Array:
         """Draw latent weights at random; biases start at zero, the label bias at the marginal log-odds."""
         theta = np.zeros(self.size)
+        # A stream for each part, so that more rows leave the columns' start, and that of the first rows, as they are.
+        streams = rng.spawn(len(self.named(theta)))
         shared = self.structure.shared_start(self.n_relations, values)
-        for name, part in self.named(theta).items():
+        for (name, part), stream in zip(self.named(theta).items(), streams, strict=True):
             if name == "label_bias":
                 part[:] = label_log_odds(self.structure, label_counts)
             elif name in shared:
                 part[:] = shared[name]
             elif not name.endswith(("bias", "bias_side", "dyad_side")):
-                part[:] = rng.normal(scale=INITIAL_SCALE, size=part.shape)
+                part[:] = stream.normal(scale=INITIAL_SCALE, size=part.shape)
         return theta
 
     def centre(self, theta: Array, row_counts: Array, col_counts: Array) -> Array:
@@ -241,8 +243,11 @@ def _total(shapes: Shapes) -> int:
 
 
 def label_log_odds(structure: Structure, label_counts: Array) -> Array:
-    """The marginal log-odds of the free labels, against the base or centred when there is none."""
-    log_counts = np.log(label_counts)
+    """The marginal log-odds of the free labels, against the base or centred when there is none.
+
+    A label that has not occurred yet counts half.
+    """
+    log_counts = np.log(np.maximum(label_counts, 0.5 * (label_counts == 0)))
     if structure.base == structure.n_labels:
         odds: Array = log_counts - log_counts.mean()
         return odds
