@@ -33,7 +33,7 @@ from dyads.model.structure import KINDS
 FORMAT = "dyads model"
 MAJOR, MINOR = 1, 0
 ALIGNMENT = 64
-ENTITY_ARRAYS = ("counts", "average", "spread", "centre", "average_features", "predictions")
+ENTITY_ARRAYS = ("counts", "average", "spread", "met", "centre", "average_features", "predictions")
 CSR_ARRAYS = ("data", "indices", "indptr")
 PLAIN_FIELDS = ("interactions", "rank", "bias", "strengths", "scaling", "implicit")
 MANIFEST = "manifest.json"

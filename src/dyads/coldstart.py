@@ -9,13 +9,20 @@ from scipy import sparse
 from dyads.data.dyads import Dyads
 from dyads.data.side import Features, seen_sets
 from dyads.data.vocabulary import Codes
-from dyads.engine.host import entities_solved, scores
+from dyads.engine.host import block_scores, entities_solved, scores
 from dyads.errors import InputError
 from dyads.model.fitted import Entities, Fitted
 from dyads.model.loss import link
+from dyads.model.parameters import random_stream
 from dyads.model.penalty import L2, Counts
 
 Array = np.ndarray[Any, Any]
+
+N_DRAWS = 256
+"""How many training dyads stand for what entities without labels may be; an even number."""
+
+SHRINKAGE = 5.0
+"""Labels an entity must have for half of the difference between those it met and average ones to be believed."""
 
 
 def with_features(fitted: Fitted, row: Features | None, col: Features | None) -> Fitted:
@@ -51,6 +58,70 @@ def _with_lines(matrix: Any, codes: Codes, lines: Any) -> Any:
     source = np.arange(matrix.shape[0])
     source[codes] = matrix.shape[0] + np.arange(len(codes))
     return sparse.vstack([matrix, lines], format="csr")[source]
+
+
+def with_spread(fitted: Fitted, dyads: Dyads, n_jobs: int | None) -> Fitted:
+    """Keep what entities without labels may be, as the training dyads show it; see `Entities`."""
+    spreads, met = _spreads(fitted, dyads), _met(fitted, dyads, n_jobs)
+    rows, cols = (
+        replace(entities, spread=np.ascontiguousarray(spread), met=offsets)
+        for entities, spread, offsets in zip((fitted.rows, fitted.cols), spreads, met, strict=True)
+    )
+    return replace(fitted, rows=rows, cols=cols)
+
+
+def _spreads(fitted: Fitted, dyads: Dyads) -> tuple[Array, Array]:
+    """How the own blocks of the rows and columns of a sample of dyads differ from the average.
+
+    A systematic sample along the direction in which both blocks together differ most, recentred.
+    """
+    rng, blocks = random_stream(0), fitted.layout.blocks(fitted.theta)
+    share = None if dyads.weight is None else dyads.weight / dyads.weight.max()
+    share = None if share is None else share / share.sum()
+    pool = rng.choice(len(dyads), min(len(dyads), 100 * N_DRAWS), replace=False, p=share)
+    row = blocks.row[dyads.row[pool]].astype(np.float64) - fitted.rows.average
+    col = blocks.col[dyads.col[pool]].astype(np.float64) - fitted.cols.average
+    joint = np.hstack([row, col])
+    if not joint.any():
+        return row[:0], col[:0]
+    along = np.argsort(joint @ np.linalg.eigh(joint.T @ joint)[1][:, -1], kind="stable")
+    n = N_DRAWS // 2 if fitted.structure.one_set else N_DRAWS
+    chosen = along[((np.arange(n) + 0.5) / n * len(along)).astype(np.int64)]
+    row, col = row[chosen], col[chosen][::-1]
+    if fitted.structure.one_set:
+        # Each pair in both orders: a node is as likely to be met in either role.
+        row = col = np.vstack([row, col])
+    return row - row.mean(axis=0), col - col.mean(axis=0)
+
+
+def _met(fitted: Fitted, dyads: Dyads, n_jobs: int | None) -> tuple[Array, Array]:
+    """How the scores of those a row, or a column, was seen with differ from those of average ones (n, n_labels).
+
+    The score is linear in the other's block, so this is its score with the mean of their own blocks, less that with the
+    average: shrunk, where there are few.
+    """
+    own, effective = fitted.layout.blocks(fitted.theta), fitted.effective
+    weight = np.ones(len(dyads)) if dyads.weight is None else dyads.weight
+    pairs = sparse.csr_array((weight, (dyads.row, dyads.col)), shape=(len(fitted.rows), len(fitted.cols)))
+    if fitted.structure.one_set:
+        pairs = pairs + pairs.T
+    h = effective.shared.mean(axis=0)
+
+    def mean_of(seen: Any, others: Array, average: Array) -> Array:
+        total = np.asarray(seen.sum(axis=1))
+        mean = (seen @ others.astype(np.float64)) / np.maximum(total, 1e-300)[:, None]
+        return average + (mean - average) * (total / (total + SHRINKAGE))[:, None]
+
+    def beyond(a: tuple[Array, Array], b: tuple[Array, Array]) -> Array:
+        return block_scores(fitted, a[0], b[0], h, n_jobs) - block_scores(fitted, a[1], b[1], h, n_jobs)
+
+    met_cols = mean_of(pairs, own.col, fitted.cols.average)
+    met_rows = mean_of(pairs.T.tocsr(), own.row, fitted.rows.average)
+    average_col = np.broadcast_to(fitted.cols.average, met_cols.shape)
+    average_row = np.broadcast_to(fitted.rows.average, met_rows.shape)
+    rows = beyond((effective.row, effective.row), (met_cols, average_col))
+    cols = beyond((met_rows, average_row), (effective.col, effective.col))
+    return rows, cols
 
 
 def with_mean_predictions(fitted: Fitted, dyads: Dyads, n_jobs: int | None) -> Fitted:

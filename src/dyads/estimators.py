@@ -18,7 +18,15 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dyads import artifact
-from dyads.coldstart import fold_in, mean_predictions, support, with_features, with_mean_predictions, with_seen
+from dyads.coldstart import (
+    fold_in,
+    mean_predictions,
+    support,
+    with_features,
+    with_mean_predictions,
+    with_seen,
+    with_spread,
+)
 from dyads.data.dyads import Dyads
 from dyads.data.labels import numeric_values, read_labels, to_numpy
 from dyads.data.observations import (
@@ -96,7 +104,7 @@ class _LFL(ClassifierMixin, BaseEstimator):
         l2_row: float | None = None,
         l2_col: float | None = None,
         l2_bias: float | None = 2.0,
-        l2_side: float = 2.0,
+        l2_side: float = 30.0,
         l2_shared: float | None = None,
         l2_scaling: str = "none",
         solver: str = "auto",
@@ -185,7 +193,7 @@ class _LFL(ClassifierMixin, BaseEstimator):
                 n_jobs=self.n_jobs,
                 callback=monitored,
             )
-        self.fitted_ = untrained.trained(best.theta)
+        self.fitted_ = with_spread(untrained.trained(best.theta), observed.dyads, self.n_jobs)
         if self.unknown == "mean":
             self.fitted_ = with_mean_predictions(self.fitted_, observed.dyads, self.n_jobs)
         self.columns_ = observed.columns
@@ -219,12 +227,14 @@ class _LFL(ClassifierMixin, BaseEstimator):
         """The model before training."""
         dyads, layout = observed.dyads, self._layout(observed)
         counts = Counts.of(dyads, layout.structure.one_set)
+        rows = Entities.untrained(observed.rows, counts.row, dyads.side.row, observed.encoders.row)
+        cols = Entities.untrained(observed.cols, counts.col, dyads.side.col, observed.encoders.col)
         return Fitted(
             layout.structure,
             self._loss(observed.classes),
             observed.classes,
-            Entities.untrained(observed.rows, counts.row, dyads.side.row, observed.encoders.row),
-            Entities.untrained(observed.cols, counts.col, dyads.side.col, observed.encoders.col),
+            rows,
+            replace(rows, ids=observed.cols) if layout.structure.one_set else cols,
             np.zeros(layout.size),
             counts.relation,
             observed.relations,
@@ -631,7 +641,7 @@ class _LFL(ClassifierMixin, BaseEstimator):
         theta, progress = resume(
             self._objective(model, dyads), dyads, model.counts, start, options, values, self.n_iter_, self.n_jobs
         )
-        self.fitted_ = model.trained(theta)
+        self.fitted_ = with_spread(model.trained(theta), dyads, self.n_jobs)
         self.n_iter_ += 1
         self.objective_ = progress.objective
         for name, trace in self.trace_.items():

@@ -11,6 +11,10 @@ from dyads.model.fitted import Fitted
 Array = np.ndarray[Any, Any]
 
 
+Part = tuple[Array, Any, Array]
+"""The dyads a part belongs to, its name or their names, and its values (n, free labels)."""
+
+
 class Parts(NamedTuple):
     """Parts of log-odds, one line each, in the order of the dyads.
 
@@ -36,56 +40,54 @@ def explain(fitted: Fitted, row: Codes, col: Codes, relation: Codes | None, feat
     nothing is known has average features, summed in one part. Their probabilities are means over what the own block may
     be: what that adds to the log-odds of an average one is the part "unknown".
     """
-    structure, layout = fitted.structure, fitted.layout
-    named = {name: np.asarray(part, np.float64) for name, part in layout.named(fitted.theta).items()}
-    label = named["label_bias"]
-    if relation is None:
-        label = np.broadcast_to(label[0], (len(row), label.shape[1]))
-    else:
-        # The code -1 finds the last, the average relation's.
-        label = np.vstack([label, label.mean(axis=0)])[relation]
     n = np.arange(len(row))
-    found: list[tuple[Array, Any, Array]] = [(n, "label bias", label)]
-    total = label.copy()
-    sides = (("row", "row bias", fitted.rows, row), ("col", "column bias", fitted.cols, col))
-    for i, (side, name, entities, codes) in enumerate(sides):
-        bias = layout.bias_columns[i]
-        if not len(bias):
-            continue
-        own = layout.blocks(fitted.theta)[i][:, bias].astype(np.float64)
-        value = np.where(codes[:, None] >= 0, own[codes], entities.average[bias])
-        found.append((n, name, value))
-        total += value
-        if entities.n_features:
-            place = 0 if structure.one_set else i
-            weights = layout.side_weights(fitted.theta)[place].astype(np.float64)
-            weights = weights[:, np.searchsorted(layout.side_columns[place], bias)]
-            lines = fitted.side[place]
-            names = np.array([f"{side} {one}" for one in fitted.feature_names("row" if structure.one_set else side)])
-            known = np.flatnonzero(codes >= 0)
-            x = lines[codes[known]].tocoo()
-            value = x.data[:, None] * weights[x.col]
-            found.append((known[x.row], names[x.col], value))
-            np.add.at(total, known[x.row], value)
-            unknown = np.flatnonzero(codes < 0)
-            average = np.broadcast_to(entities.average_features @ weights, (len(unknown), len(bias)))
-            if len(unknown):
-                found.append((unknown, f"{side} features of an average one", average))
-                total[unknown] += average
+    linear = [(n, "label bias", _label_bias(fitted, relation, len(row)))]
+    for i, codes in enumerate((row, col)):
+        linear += _side_parts(fitted, i, codes)
     if features is not None:
-        x = features.tocoo()
-        names = np.array([f"dyad {one}" for one in fitted.feature_names("dyad")])
-        value = x.data[:, None] * named["dyad_side"][x.col]
-        found.append((x.row, names[x.col], value))
-        np.add.at(total, x.row, value)
+        linear.append(_of_features(features, n, fitted.layout.side_weights(fitted.theta)[2], "dyad", fitted))
+    total = np.zeros_like(linear[0][2])
+    for at, _, value in linear:
+        np.add.at(total, at, value)
     codes = (row, col) if relation is None else (row, col, relation)
     predicted = scores(fitted, *codes, features=features, n_jobs=n_jobs)
     average = scores(fitted.without_spread(), *codes, features=features, n_jobs=n_jobs)
-    found.insert(3 if structure.n_bias else 1, (n, "latent", _free(fitted, average) - total))
     new = np.flatnonzero(fitted.new_entities[0][row] | fitted.new_entities[1][col])
-    if len(new):
-        found.append((new, "unknown", _free(fitted, predicted[new]) - _free(fitted, average[new])))
-    return _in_order(fitted, found)
+    latent = (n, "latent", _free(fitted, average) - total)
+    unknown = (new, "unknown", _free(fitted, predicted[new]) - _free(fitted, average[new]))
+    return _in_order(fitted, [*linear, latent, unknown])
+
+
+def _label_bias(fitted: Fitted, relation: Codes | None, n: int) -> Array:
+    bias = fitted.layout.named(fitted.theta)["label_bias"].astype(np.float64)
+    # The code -1 finds the last, the average relation's.
+    return np.vstack([bias, bias.mean(axis=0)])[np.zeros(n, np.int64) if relation is None else relation]
+
+
+def _side_parts(fitted: Fitted, i: int, codes: Codes) -> list[Part]:
+    """The parts of rows (i = 0) or columns (1): the own bias, and one of each feature."""
+    layout, entities = fitted.layout, (fitted.rows, fitted.cols)[i]
+    bias = layout.bias_columns[i]
+    if not len(bias):
+        return []
+    own = layout.blocks(fitted.theta)[i][:, bias].astype(np.float64)
+    n, name = np.arange(len(codes)), ("row bias", "column bias")[i]
+    parts: list[Part] = [(n, name, np.where(codes[:, None] >= 0, own[codes], entities.average[bias]))]
+    if entities.n_features:
+        table, side = 0 if fitted.structure.one_set else i, ("row", "col")[i]
+        weights = layout.side_weights(fitted.theta)[table][:, np.searchsorted(layout.side_columns[table], bias)]
+        known, unknown = np.flatnonzero(codes >= 0), np.flatnonzero(codes < 0)
+        parts.append(_of_features(entities.features[codes[known]], known, weights, side, fitted))
+        average = np.broadcast_to(entities.average_features @ weights.astype(np.float64), (len(unknown), len(bias)))
+        parts.append((unknown, f"{side} features of an average one", average))
+    return parts
+
+
+def _of_features(features: Any, dyad: Array, weights: Array, side: str, fitted: Fitted) -> Part:
+    """What each feature that is not zero adds: x_f w_f. `dyad` : the dyad of each line of `features`."""
+    x = features.tocoo()
+    names = np.array([f"{side} {name}" for name in fitted.feature_names(side)])
+    return dyad[x.row], names[x.col], x.data[:, None] * weights.astype(np.float64)[x.col]
 
 
 def _free(fitted: Fitted, score: Array) -> Array:
@@ -94,7 +96,7 @@ def _free(fitted: Fitted, score: Array) -> Array:
     return np.delete(score - score[:, [base]], base, axis=1) if base < score.shape[1] else score
 
 
-def _in_order(fitted: Fitted, found: list[tuple[Array, Any, Array]]) -> Parts:
+def _in_order(fitted: Fitted, found: list[Part]) -> Parts:
     structure = fitted.structure
     dyad = np.concatenate([at for at, _, _ in found])
     name = np.concatenate([np.broadcast_to(names, at.shape) for at, names, _ in found])

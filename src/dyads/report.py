@@ -4,6 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from dyads.data.labels import to_numpy
+from dyads.data.tables import named_values, read_column
+from dyads.errors import InputError
 from dyads.metrics import reliability
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -38,4 +41,37 @@ def plot_training_curve(ax: Any, trace: dict[str, list[Any]]) -> Any:
         right = ax.twinx()
         right.plot(iteration[init == 0], validation[init == 0], color=COLOURS[1], linewidth=1.5)
         right.set_ylabel("held-out loss", color=COLOURS[1])
+    return ax
+
+
+def plot_explanation(ax: Any, explanation: Any, dyad: int = 0, most: int = 12) -> Any:
+    """Draw what each part adds to the log-odds of every label of one dyad, a dot a label, and their sum.
+
+    `explanation` is the table of `explain`. The `most` parts that say most are drawn, the others summed in one line.
+    """
+    columns = {name: to_numpy(read_column(values, name)) for name, values in named_values(explanation).items()}
+    mine = columns["dyad"] == dyad
+    if not mine.any():
+        raise InputError(f"dyad={dyad!r} is not explained: expected 0 to {int(columns['dyad'].max())}.")
+    label, part, value = (columns[name][mine] for name in ("label", "part", "value"))
+    labels = list(dict.fromkeys(label.tolist()))
+    parts = {name: value[part == name] for name in dict.fromkeys(part.tolist())}
+    order = sorted(parts, key=lambda name: -np.ptp(parts[name]))
+    shown = {name: parts[name] for name in parts if name in order[:most]}
+    if len(order) > most:
+        shown[f"{len(order) - most} others"] = np.sum([parts[name] for name in order[most:]], axis=0)
+    shown["sum: log-odds"] = np.sum(list(parts.values()), axis=0)
+    ax.axvline(0, color="0.6", linewidth=1)
+    ax.axhline(len(shown) - 1.5, color="0.6", linewidth=1)
+    for index, name in enumerate(labels):
+        values = [part[index] for part in shown.values()]
+        colour = COLOURS[index % len(COLOURS)]
+        ax.plot(values, range(len(shown)), "o", color=colour, markersize=6, alpha=0.85, label=str(name))
+    ax.set_yticks(range(len(shown)), list(shown))
+    ax.grid(axis="y", color="0.92")
+    ax.set_axisbelow(True)
+    ax.invert_yaxis()
+    ax.set(xlabel="added to the log-odds")
+    ax.set_title("What the prediction is made of")
+    ax.legend(frameon=False, title="label", bbox_to_anchor=(1, 1), loc="upper left")
     return ax

@@ -130,13 +130,14 @@ def loss_pass(structure, loss, A, B, H, row, col, label, relation, weight, S, fi
 @kernel
 def score_pass(  # type: ignore[no-untyped-def]
     structure, A, B, H, none_a, none_b, row, col, relation, first, last,
-    new_row, new_col, spread_a, spread_b, a, b, s, p, total, S,
+    new_row, new_col, spread_a, spread_b, met_a, met_b, a, b, s, p, total, S,
 ):  # fmt: skip
     """Add the scores of dyads first..last-1 to S.
 
     An entity of code -1 has the block none_a or none_b, and the last entry of new_row and new_col is its. Where an
     entity is new, S gets the log of the probabilities' mean over the lines of spread_a or spread_b, added to its block;
-    where both are, the first line of one goes with the last of the other.
+    where both are, the first line of one goes with the last of the other, and where one is, met_a or met_b of the other
+    is added to the scores.
     """
     n = spread_a.shape[0]
     for i in range(first, last):
@@ -153,9 +154,19 @@ def score_pass(  # type: ignore[no-untyped-def]
             vary(z, new_col[c], spread_b[n - 1 - m if new_row[r] else m], b)
             for y in range(s.size):
                 s[y] = S[i, y]
+            add_met(new_row[r], new_col[c], met_a, met_b, r, c, s)
             score(structure, a, b, h, s)
             add_probabilities(s, p, total)
         log_mean(total, n, S[i])
+
+
+@inlined
+def add_met(new_row, new_col, met_a, met_b, r, c, s):  # type: ignore[no-untyped-def]
+    """s += what the known one of two entities adds to its scores with a new one."""
+    if new_row and not new_col:
+        add(s, met_b[c])
+    elif new_col and not new_row:
+        add(s, met_a[r])
 
 
 @inlined
@@ -168,7 +179,7 @@ def vary(x, new, spread, out):  # type: ignore[no-untyped-def]
 @kernel
 def top_pass(  # type: ignore[no-untyped-def]
     structure, A, B, H, none_a, rows, relation, cols, excluded_start, excluded, values, first, last,
-    new_row, new_col, spread_a, spread_b, a, b, s, p, skip, top, at,
+    new_row, new_col, spread_a, spread_b, met_a, met_b, a, b, s, p, skip, top, at,
 ):  # fmt: skip
     """Find the columns of greatest expected value for rows first..last-1: their places in `cols` and the values.
 
@@ -195,6 +206,7 @@ def top_pass(  # type: ignore[no-untyped-def]
                 else:
                     vary(x, new_row[r], spread_a[m], a)
                     vary(B[c], new_col[c], spread_b[n_draws - 1 - m if new_row[r] else m], b)
+                    add_met(new_row[r], new_col[c], met_a, met_b, r, c, s)
                     score(structure, a, b, H[relation], s)
                 value += expected(values, s, p) / n_draws
             if value <= top[i, n - 1]:
@@ -641,6 +653,22 @@ def top(
     with closing(Threads(n_jobs)) as threads:
         threads.map(part, [(i, min(i + size, len(rows))) for i in range(0, len(rows), size)])
     return at, found
+
+
+def block_scores(fitted: Fitted, A: Array, B: Array, h: Array, n_jobs: int | None) -> Array:
+    """The scores (n, n_labels) of pairs of blocks A (n, row size) and B (n, col size) with one shared block."""
+    out, each = np.zeros((len(A), fitted.structure.n_labels)), np.arange(len(A))
+    A, B, h = (np.ascontiguousarray(block, np.float64) for block in (A, B, h))
+    none = np.zeros(len(A) + 1, np.bool_)
+    nothing = none, none, np.empty((0, A.shape[1])), np.empty((0, B.shape[1])), out, out
+    scratch = np.empty(A.shape[1]), np.empty(B.shape[1]), *(np.empty(out.shape[1]) for _ in range(3))
+
+    def part(bounds: tuple[int, int]) -> None:
+        score_pass(fitted.structure, A, B, h[None], *scratch[:2], each, each, None, *bounds, *nothing, *scratch, out)
+
+    with closing(Threads(n_jobs)) as threads:
+        threads.map(part, _even_tasks(len(A)))
+    return out
 
 
 def _draw_scratch(fitted: Fitted) -> tuple[Array, ...]:

@@ -11,15 +11,11 @@ from dyads.data.dyads import Dyads, Side
 from dyads.data.side import Encoder
 from dyads.data.vocabulary import Vocabulary
 from dyads.model.loss import Loss
-from dyads.model.parameters import Blocks, Layout, random_stream
+from dyads.model.parameters import Blocks, Layout
 from dyads.model.penalty import Counts
 from dyads.model.structure import Structure, free_labels
 
 Array = np.ndarray[Any, Any]
-
-
-N_DRAWS = 64
-"""How many blocks stand for what that of an entity without labels may be."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +27,10 @@ class Entities:
     ids : those that had labels, and those known by their features alone
     counts : (n,) summed weights of each one's training dyads; of both roles with one id set
     average : (size,) the mean of own blocks, weighted by counts
-    spread : (n_draws, size) how own blocks differ from the average: a sample of them, which stands for what the own
-        block of an entity without labels may be; empty if they do not differ
+    spread : (n_draws, size) how own blocks differ from the average, in a sample of training dyads: what the own block
+        of an entity without labels may be; line m of the rows' and line n_draws - 1 - m of the columns' are one dyad's
+    met : (n, n_labels) how the scores of those an entity was seen with differ from those of average ones: added to its
+        scores with an entity without labels, since those who meet are no random pairs
     centre : (size,) what own blocks are penalised towards; not zero once biases are centred
     features : sparse (n, n_features) or None
     average_features : (n_features,) those of an entity of which nothing is known: the mean, weighted by counts
@@ -44,6 +42,7 @@ class Entities:
     counts: Array
     average: Array
     spread: Array
+    met: Array
     centre: Array
     features: Any = None
     average_features: Array = field(default_factory=lambda: np.zeros(0))
@@ -55,7 +54,7 @@ class Entities:
         """Entities before training."""
         none = np.zeros(0)
         average = none if features is None else np.asarray(features.T @ (counts / counts.sum()))
-        return cls(ids, counts, none, none, none, features, average, encoder)
+        return cls(ids, counts, none, none, none, none, features, average, encoder)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -74,8 +73,8 @@ class Entities:
             features = sparse.vstack([features, line[np.zeros(n_new, np.int64)]], format="csr")
         if predictions is not None:
             predictions = np.vstack([predictions, np.full((n_new, predictions.shape[1]), np.nan)])
-        counts = np.concatenate([self.counts, np.zeros(n_new)])
-        return replace(self, ids=ids, counts=counts, features=features, predictions=predictions)
+        counts, met = (np.concatenate([old, np.zeros((n_new, *old.shape[1:]))]) for old in (self.counts, self.met))
+        return replace(self, ids=ids, counts=counts, met=met, features=features, predictions=predictions)
 
 
 @dataclass(frozen=True)
@@ -129,11 +128,8 @@ class Fitted:
             average = np.average(new, axis=0, weights=n)
             # Every own block moved by the same, and so did what they are penalised towards.
             centre = (new[0] - old[0]).astype(np.float64)
-            spread = representative(new, average, n)
-            sides.append(replace(entities, average=average, spread=spread, centre=centre))
-        if not self.structure.one_set and len(sides[1].spread):
-            # Draws are paired where row and column are new: their orders must have nothing to do with each other.
-            sides[1] = replace(sides[1], spread=sides[1].spread[random_stream(0).permutation(N_DRAWS)])
+            spread, met = np.zeros((0, len(average))), np.zeros((len(n), self.structure.n_labels))
+            sides.append(replace(entities, average=average, centre=centre, spread=spread, met=met))
         for entities, block in zip(sides, after, strict=False):
             block[entities.counts == 0] = entities.average
         return replace(self, rows=sides[0], cols=sides[1], theta=centred)
@@ -196,15 +192,18 @@ class Fitted:
         return Blocks(found[0], found[1], effective.shared.mean(axis=0, keepdims=True))
 
     @cached_property
-    def new_entities(self) -> tuple[Array, Array, Array, Array]:
-        """Which rows and columns have no labels, the unknown ones last, and what their own blocks may be."""
-        flags, spreads = [], []
-        for i, entities in enumerate((self.rows, self.cols)):
-            spread = np.ascontiguousarray(entities.spread, self.effective[i].dtype)
-            new = np.append(entities.counts == 0, True)
-            flags.append(new if len(spread) else np.zeros_like(new))
-            spreads.append(spread if len(spread) else np.zeros((N_DRAWS, spread.shape[1]), spread.dtype))
-        return flags[0], flags[1], spreads[0], spreads[1]
+    def new_entities(self) -> tuple[Array, ...]:
+        """Which rows and columns have no labels (the last flag is that of unknown ones), the spreads, and what was met.
+
+        The arguments `score_pass` and `top_pass` take.
+        """
+        sides = (self.rows, self.cols)
+        new = (np.append(entities.counts == 0, True) & bool(len(entities.spread)) for entities in sides)
+        spreads = (
+            np.ascontiguousarray(entities.spread, block.dtype)
+            for entities, block in zip(sides, self.effective, strict=False)
+        )
+        return *new, *spreads, *(np.ascontiguousarray(entities.met) for entities in sides)
 
     def without_spread(self) -> "Fitted":
         """The same model, in which an entity without labels is an average one."""
@@ -312,18 +311,3 @@ class Fitted:
             new.col[: len(old.col)], new.col[len(old.col) :] = old.col, self.cols.average
         new.shared[:] = old.shared
         return replace(self, rows=new_rows, cols=new_cols, theta=theta)
-
-
-def representative(own: Array, average: Array, counts: Array) -> Array:
-    """How `N_DRAWS` own blocks, drawn by counts, differ from the average (N_DRAWS, size); their mean is zero.
-
-    A systematic sample along the direction in which blocks differ most. Empty if they do not differ.
-    """
-    away = own.astype(np.float64) - average
-    covariance = (away * counts[:, None]).T @ away
-    if not covariance.any():
-        return np.zeros((0, own.shape[1]))
-    along = np.argsort(away @ np.linalg.eigh(covariance)[1][:, -1], kind="stable")
-    reached = np.cumsum(counts[along]) / counts.sum()
-    draws = away[along[np.searchsorted(reached, (np.arange(N_DRAWS) + 0.5) / N_DRAWS)]]
-    return np.asarray(draws - draws.mean(axis=0))

@@ -1,0 +1,277 @@
+"""Side-information, cold start, fold-in and Newton's method on real data: `make bench`. See core.py for how it works.
+
+Everything runs with constructor defaults unless a line says what was chosen, and on which training data.
+"""
+
+import resource
+import time
+import warnings
+
+import numpy as np
+import pandas as pd
+from core import data_folder, main, rounded
+from scipy import sparse
+
+from dyads import Features, LFLClassifier, LFLOrdinal, metrics
+from dyads.engine.host import Host
+from dyads.errors import UnknownIdWarning
+
+IDS = ["user", "item"]
+
+
+def movielens():
+    """Ratings, users (age, gender, occupation) and movies (a list of genres) of ML-100K."""
+    folder = data_folder("ml-100k")
+    ratings = pd.read_csv(folder / "u.data", sep="\t", names=[*IDS, "rating", "time"])
+    users = pd.read_csv(folder / "u.user", sep="|", names=["user", "age", "gender", "occupation", "zip"])
+    raw = pd.read_csv(folder / "u.item", sep="|", header=None, encoding="latin-1")
+    names = [line.split("|")[0] for line in (folder / "u.genre").read_text().splitlines() if "|" in line]
+    genres = [[name for name, flag in zip(names, row, strict=True) if flag] for row in raw.iloc[:, 5:24].to_numpy()]
+    return ratings, Features(users.drop(columns="zip")), Features(pd.DataFrame({"item": raw[0], "genre": genres}))
+
+
+def losses(proba, y):
+    """Absolute error of the median label and log-loss of each dyad; labels are 1, 2, ..."""
+    median = 1 + (np.cumsum(proba, axis=1) >= 0.5).argmax(axis=1)
+    return np.abs(median - y), -np.log(proba[np.arange(len(y)), y - 1])
+
+
+def per_user(values, users):
+    return pd.Series(values).groupby(np.asarray(users)).mean().to_numpy()
+
+
+def leave_out(ratings, seed, new_movies):
+    """50 users to test on, with a fifth of the movies if these are to be new too; the test movies else are known."""
+    rng = np.random.default_rng(seed)
+    out = ratings["user"].isin(rng.choice(ratings["user"].unique(), 50, replace=False)).to_numpy()
+    if new_movies:
+        cold = (rng.random(ratings["item"].max() + 1) < 0.2)[ratings["item"]]
+        return ratings[~out & ~cold], ratings[out & cold]
+    known = ratings["item"].isin(ratings.loc[~out, "item"]).to_numpy()
+    return ratings[~out], ratings[out & known]
+
+
+def folds(ratings, seed, new_movies):
+    """Three folds of users (and of movies, if these are to be new too), each once left out."""
+    rng = np.random.default_rng(seed)
+    user, item = (rng.integers(0, 3, ratings[name].max() + 1)[ratings[name]] for name in IDS)
+    for k in range(3):
+        if new_movies:
+            yield ratings[(user != k) & (item != k)], ratings[(user == k) & (item == k)]
+        else:
+            known = ratings["item"].isin(ratings.loc[user != k, "item"]).to_numpy()
+            yield ratings[user != k], ratings[(user == k) & known]
+
+
+def predicted(train, test, **choices):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnknownIdWarning)
+        return LFLOrdinal(**choices).fit(train[IDS], train["rating"]).predict_proba(test[IDS])
+
+
+def cold_start():
+    """The paper's section 5.3 on an honest test, ML-100K, rank 5, 5 seeds; errors paired over users.
+
+    (i) A tenth of the ratings, at random; (ii) all ratings of 50 left-out users for movies of the training set; (iii)
+    their ratings of a random 20% of movies, which are left out of training too. l2_side is a default, or chosen by
+    three-fold cross-validation on the training data, by the log-loss, in folds of users (and movies); all else is
+    default.
+    """
+    ratings, users, movies = movielens()
+    side = {"row_features": users, "col_features": movies}
+    gathered, chosen = {}, {}
+    for seed in range(5):
+        tenth = np.random.default_rng(seed).random(len(ratings)) < 0.1
+        for setting, (train, test), again in (
+            ("(i) known users and movies", (ratings[~tenth], ratings[tenth]), None),
+            ("(ii) new users", leave_out(ratings, seed, False), False),
+            ("(iii) new users and movies", leave_out(ratings, seed, True), True),
+        ):
+            truth = test["rating"].to_numpy()
+            marginal = np.bincount(train["rating"], minlength=6)[1:] / len(train)
+            found = {
+                "side-information": predicted(train, test, random_state=seed, **side),
+                "side-information, after": predicted(train, test, random_state=seed, side_training="after", **side),
+                "side-information, frozen": predicted(train, test, random_state=seed, side_training="frozen", **side),
+                "baseline": predicted(train, test, random_state=seed, unknown="mean"),
+                "marginal": np.tile(marginal, (len(truth), 1)),
+            }
+            if again is not None:
+                grid = {}
+                for l2 in (10, 30, 100, 300, 1000):
+                    inner = [
+                        losses(predicted(*pair, random_state=seed, l2_side=l2, **side), pair[1]["rating"].to_numpy())[1]
+                        for pair in folds(train, seed, again)
+                    ]
+                    grid[l2] = np.concatenate(inner).mean()
+                best = min(grid, key=grid.get)
+                chosen.setdefault(setting, []).append(best)
+                found["side-information, l2_side chosen"] = predicted(
+                    train, test, random_state=seed, l2_side=best, **side
+                )
+            for name, proba in found.items():
+                entry = gathered.setdefault(setting, {}).setdefault(name, {"MAE": [], "log-loss": []})
+                for figure, values in zip(entry, losses(proba, truth), strict=True):
+                    entry[figure].append(per_user(values, test["user"]))
+    report = {}
+    for setting, models in gathered.items():
+        report[setting] = {
+            name: {figure: float(np.concatenate(seeds).mean()) for figure, seeds in figures.items()}
+            for name, figures in models.items()
+        }
+        for name, figures in models.items():
+            for rival in ("baseline", "marginal"):
+                if name.startswith("side-information"):
+                    for figure, seeds in figures.items():
+                        less = np.concatenate(models[rival][figure]) - np.concatenate(seeds)
+                        error = less.std(ddof=1) / np.sqrt(len(less))
+                        report[setting][name][f"{figure} below {rival}"] = f"{less.mean():.4f} ± {error:.4f}"
+    return rounded(report) | {"l2_side chosen": chosen}
+
+
+def new_books():
+    """BookCrossing subset: ratings of 8,924 new books from author, publisher and year, defaults, beside means."""
+    folder = data_folder("bookcrossing")
+    names = {"User-ID": "user", "ISBN": "item", "Book-Rating": "rating"}
+    train, test = (
+        pd.read_csv(folder / f"BX-{part}Ratings.csv", dtype={"ISBN": str}).rename(columns=names)
+        for part in ("", "NewBooks")
+    )
+    books = pd.concat(
+        pd.read_csv(folder / f"BX-{part}Books.csv", dtype={"ISBN": str})[
+            ["ISBN", "Book-Author", "Book-Publisher", "Year-Of-Publication"]
+        ]
+        for part in ("", "New")
+    )
+    books = books.set_axis(["item", "author", "publisher", "year"], axis=1)
+    books["year"] = pd.to_numeric(books["year"], errors="coerce").where(lambda year: year.between(1900, 2010))
+    y, truth = train["rating"].to_numpy(), test["rating"].to_numpy()
+    began = time.perf_counter()
+    model = LFLOrdinal(col_features=Features(books), random_state=0).fit(train[IDS], y)
+    seconds = time.perf_counter() - began
+    marginal = np.bincount(y, minlength=11)[1:] / len(y)
+    counts = pd.crosstab(train["user"], train["rating"]).reindex(test["user"], fill_value=0).to_numpy()
+    n = counts.sum(axis=1, keepdims=True)
+    mean = np.where(n[:, 0] > 0, counts @ np.arange(1, 11) / np.maximum(n[:, 0], 1), y.mean())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnknownIdWarning)
+        found = {
+            "side-information": losses(model.predict_proba(test[IDS]), truth),
+            "ids alone": losses(LFLOrdinal(random_state=0).fit(train[IDS], y).predict_proba(test[IDS]), truth),
+            "all ratings": losses(np.tile(marginal, (len(test), 1)), truth),
+        }
+    for smoothing in (3, 10, 30):
+        found[f"the user's ratings, {smoothing} of the mean added"] = losses(
+            (counts + smoothing * marginal) / (n + smoothing), truth
+        )
+    report = {name: {"MAE": absolute.mean(), "log-loss": log.mean()} for name, (absolute, log) in found.items()}
+    report["overall mean"] = {"MAE": np.abs(y.mean() - truth).mean()}
+    report["mean of the user"] = {"MAE": np.abs(mean - truth).mean()}
+    return rounded(report) | {"features": model.fitted_.cols.n_features, "seconds of the fit": round(seconds, 1)}
+
+
+def implicit():
+    """ML-100K u1, rank 5: ids only, with features, and with features and the sets of those seen with each other.
+
+    interactions=5, the rank, was chosen on a tenth of u1.base; the others are defaults.
+    """
+    _, users, movies = movielens()
+    folder = data_folder("ml-100k")
+    train, test = (
+        pd.read_csv(folder / f"u1.{part}", sep="\t", names=[*IDS, "rating", "time"]) for part in ("base", "test")
+    )
+    side = {"row_features": users, "col_features": movies}
+    found = {}
+    for name, choices in (
+        ("ids only", {}),
+        ("features", side),
+        ("implicit", {"implicit": True}),
+        ("implicit, interactions 5, features", {"implicit": True, "interactions": 5, **side}),
+        (
+            "implicit, interactions 5, features, l2_side 30",
+            {"implicit": True, "interactions": 5, "l2_side": 30, **side},
+        ),
+    ):
+        rows = []
+        for seed in range(3):
+            began = time.perf_counter()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UnknownIdWarning)
+                model = LFLOrdinal(random_state=seed, **choices).fit(train[IDS], train["rating"])
+                seconds = time.perf_counter() - began
+                proba = model.predict_proba(test[IDS])
+            mean = proba @ np.arange(1, 6)
+            absolute, log = losses(proba, test["rating"].to_numpy())
+            rows.append((np.sqrt(((mean - test["rating"]) ** 2).mean()), log.mean(), absolute.mean(), seconds))
+        rmse, log, absolute, seconds = np.mean(rows, axis=0)
+        found[name] = {"RMSE": rmse, "log-loss": log, "MAE of the median": absolute, "seconds": seconds}
+    return rounded(found) | {"rivals' RMSE": {"myFM, posterior, with dates and such sets": 0.8808, "GC-MC": 0.905}}
+
+
+def fold_in():
+    """ML-1M, rank 5: 1,000 new users with 20 labels each folded into a model of the others."""
+    table = pd.read_csv(data_folder("ml-1m") / "ratings.csv")
+    table.columns = [*IDS, "rating"]
+    new = np.random.default_rng(0).choice(table["user"].unique(), 1000, replace=False)
+    late = table["user"].isin(new).to_numpy()
+    model = LFLOrdinal(random_state=0).fit(table.loc[~late, IDS], table.loc[~late, "rating"])
+    shuffled = table[late].sample(frac=1, random_state=0)
+    first = shuffled[shuffled.groupby("user").cumcount() < 20]
+    rest = shuffled.drop(first.index)
+    model.fold_in(first.head(20)[IDS], first.head(20)["rating"])
+    began = time.perf_counter()
+    folded = model.fold_in(first[IDS], first["rating"])
+    seconds = time.perf_counter() - began
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnknownIdWarning)
+        found = {
+            name: metrics.log_loss(rest["rating"].to_numpy(), one.predict_proba(rest[IDS]), one.classes_)
+            for name, one in (("folded in", folded), ("as new users", model))
+        }
+    return rounded({"seconds": seconds, "seconds at most": 1, "log-loss of their other ratings": found})
+
+
+def solvers():
+    """ML-100K: Newton's method beside L-BFGS, one core: at rank 0, which is convex, and at rank 5 from 5 starts."""
+    ratings, _, _ = movielens()
+    found = {}
+    for rank, starts, choices in ((0, 1, {"tol": 1e-9, "max_iter": 2000}), (5, 5, {})):
+        for solver in ("newton", "lbfgs"):
+            rows = []
+            for seed in range(starts):
+                began = time.perf_counter()
+                model = LFLOrdinal(rank=rank, solver=solver, random_state=seed, n_jobs=1, **choices)
+                model.fit(ratings[IDS], ratings["rating"])
+                seconds = time.perf_counter() - began
+                observed = model._read(ratings[IDS], ratings["rating"], None)
+                with Host(model._objective(model.fitted_, observed.dyads), observed.dyads) as problem:
+                    gradient = problem.value_and_gradient(model.fitted_.uncentred())[1]
+                rows.append((model.objective_, np.abs(gradient).max(), model.n_iter_, seconds))
+            objective, largest, iterations, seconds = zip(*rows, strict=True)
+            found[f"rank {rank}, {solver}"] = {
+                "objective": [round(value, 3) for value in objective],
+                "largest gradient": [float(f"{value:.2g}") for value in largest],
+                "iterations": list(iterations),
+                "seconds": [round(value, 1) for value in seconds],
+            }
+    convex = [found[f"rank 0, {solver}"]["objective"][0] for solver in ("newton", "lbfgs")]
+    return found | {"rank 0, relative difference": abs(convex[0] / convex[1] - 1)}
+
+
+def many_features():
+    """10^6 dyads, 10^5 rows and 10^5 sparse features of rows, 5 a row, SGD: peak memory of the process, and seconds."""
+    rng = np.random.default_rng(0)
+    n, p = 1_000_000, 100_000
+    lines = np.repeat(np.arange(p), 5)
+    features = sparse.csr_array((np.ones(len(lines)), (lines, rng.integers(0, p, len(lines)))), shape=(p, p))
+    X = np.column_stack([rng.integers(0, p, n), rng.integers(0, 2000, n)])
+    y = ((features @ rng.normal(size=p))[X[:, 0]] + rng.logistic(size=n) > 0).astype(int)
+    began = time.perf_counter()
+    model = LFLClassifier(row_features=(np.arange(p), features), random_state=0).fit(X, y)
+    seconds = time.perf_counter() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return rounded({"GiB at most": 2, "GiB": peak, "seconds": seconds, "epochs": model.n_iter_})
+
+
+if __name__ == "__main__":
+    main({f.__name__: f for f in (cold_start, new_books, implicit, fold_in, solvers, many_features)}, __file__)

@@ -1,0 +1,108 @@
+"""The best columns for a row: exact, without those excluded, in flat memory."""
+
+import itertools
+import tracemalloc
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from dyads import LFLClassifier, LFLOrdinal, LFLRelational
+from dyads.errors import InputError, UnknownIdError, UnknownIdWarning
+from test_coldstart import WITH, X, Y
+
+STARS = 1 + np.searchsorted(["maybe", "no", "yes"], Y)
+MODEL = LFLOrdinal(rank=2, l2=0.3, random_state=0).fit(X, STARS)
+
+
+def test_the_table_is_the_sorted_predictions():
+    rows = ["u3", "u7"]
+    found = MODEL.recommend(rows, n=5).to_pandas()
+    assert found.columns.tolist() == ["row", "col", "rank", "value"]
+    for row in rows:
+        every = pd.DataFrame({"user": row, "item": MODEL.col_ids_})
+        mean = pd.Series(MODEL.predict_mean(every), index=MODEL.col_ids_).sort_values(ascending=False)
+        mine = found[found["row"] == row]
+        assert mine["col"].tolist() == mean.index[:5].tolist()
+        np.testing.assert_allclose(mine["value"], mean.iloc[:5])
+        assert mine["rank"].tolist() == [1, 2, 3, 4, 5]
+
+
+def test_by_a_label_with_exclusions_and_candidates():
+    seen = X[X["user"] == "u3"]
+    found = MODEL.recommend(pd.Series(["u3"]), n=50, by=3, exclude=X, candidates=["i1", "i2", "i3", "i4", "i5"])
+    assert isinstance(found, pd.DataFrame)
+    left = {"i1", "i2", "i3", "i4", "i5"} - set(seen["item"])
+    assert set(found["col"]) == left
+    pairs = pd.DataFrame({"user": "u3", "item": found["col"]})
+    np.testing.assert_allclose(found["value"], MODEL.predict_proba(pairs)[:, 2])
+    assert (np.diff(found["value"]) <= 0).all()
+    again = MODEL.recommend(pl.Series(["u3", "u4", "u3"]), n=2)
+    assert isinstance(again, pl.DataFrame)
+    assert again["row"].to_list() == ["u3", "u3", "u4", "u4", "u3", "u3"]
+    assert isinstance(MODEL.recommend(["u3"]), pa.Table)
+
+
+def test_rows_and_columns_without_labels_are_recommended_by_what_is_known_of_them():
+    old = (~X["user"].isin(["u1"]) & ~X["item"].isin(["i1", "i2"])).to_numpy()
+    model = LFLOrdinal(rank=2, l2=0.3, **WITH).fit(X[old], STARS[old])
+    found = model.recommend(["u1", "u2"], n=30).to_pandas()
+    assert {"i1", "i2"} <= set(found["col"])
+    pairs = found.rename(columns={"row": "user", "col": "item"})[["user", "item"]]
+    np.testing.assert_allclose(found["value"], model.predict_mean(pairs), atol=1e-12)
+    with pytest.warns(UnknownIdWarning, match="Of 1 rows, 1 were not seen"):
+        stranger = MODEL.recommend(["?"], n=3).to_pandas()
+    with pytest.warns(UnknownIdWarning):
+        value = MODEL.predict_mean(pd.DataFrame({"user": "?", "item": stranger["col"]}))
+    np.testing.assert_allclose(stranger["value"], value)
+    new = model.recommend(["new"], n=3, row_features={"user": ["new"], "age": [20], "city": ["Rome"]}).to_pandas()
+    assert len(new) == 3
+
+
+def test_relations_have_their_own_best():
+    every = pd.DataFrame(itertools.product(range(12), range(12), ["likes", "fears"]), columns=["a", "b", "kind"])
+    y = ((every["a"] + every["b"]) % 2 == (every["kind"] == "likes")).astype(int).to_numpy()
+    model = LFLRelational(rank=2, l2=0.1, random_state=0).fit(every, y)
+    likes = model.recommend([0], n=6, by=1, relation="likes").to_pandas()
+    fears = model.recommend([0], n=6, by=1, relation="fears").to_pandas()
+    assert set(likes["col"]) == {1, 3, 5, 7, 9, 11}
+    assert set(fears["col"]) == {0, 2, 4, 6, 8, 10}
+    with pytest.raises(InputError, match="relation=None is not possible"):
+        model.recommend([0])
+
+
+@pytest.mark.parametrize(
+    ("choices", "error", "says"),
+    [
+        ({"by": 9}, InputError, "by=9 is no label: expected 'mean' or one of"),
+        ({"n": 0}, InputError, "n=0 is not possible"),
+        ({"candidates": ["i1", "zzz"]}, UnknownIdError, "Some candidates are not known"),
+        ({"relation": "x"}, InputError, "the model has one relation"),
+        ({"exclude": {"user": ["u1"]}}, InputError, "expected row ids and column ids"),
+    ],
+)
+def test_bad_questions_get_a_sentence(choices, error, says):
+    with pytest.raises(error, match=says):
+        MODEL.recommend(["u1"], **choices)
+
+
+def test_what_has_no_mean_or_no_context_is_refused():
+    with pytest.raises(InputError, match="by='mean' needs labels that are numbers"):
+        LFLClassifier(rank=1).fit(X, Y).recommend(["u1"])
+    with pytest.raises(InputError, match="features of dyads"):
+        LFLOrdinal(rank=1).fit(X.assign(hour=range(len(X))), STARS).recommend(["u1"])
+
+
+def test_memory_stays_flat():
+    rng = np.random.default_rng(0)
+    n = 20_000
+    X = np.column_stack([np.arange(n), np.arange(n)])
+    model = LFLClassifier(rank=1, solver="sgd", max_iter=1, tol=0.0).fit(X, rng.integers(0, 2, n))
+    model.recommend(np.arange(2), n=3)
+    tracemalloc.start()
+    model.recommend(np.arange(50), n=3, by=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8e6, "a million dyads were compared"
