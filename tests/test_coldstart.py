@@ -16,7 +16,8 @@ from sklearn.preprocessing import StandardScaler
 import dyads
 from dyads import Features, LFLClassifier, LFLLink, LFLOrdinal, LFLRelational
 from dyads.data.dyads import Side
-from dyads.engine.host import Host, scores
+from dyads.engine.host import Host
+from dyads.engine.scoring import scores
 from dyads.errors import DtypeError, InputError, UnknownIdError, UnknownIdWarning
 from dyads.model.loss import link
 from dyads.model.objective import Objective

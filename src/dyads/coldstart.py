@@ -9,7 +9,8 @@ from scipy import sparse
 from dyads.data.dyads import Dyads
 from dyads.data.side import Features, seen_sets
 from dyads.data.vocabulary import Codes
-from dyads.engine.host import block_scores, entities_solved, scores
+from dyads.engine.host import entities_solved
+from dyads.engine.scoring import block_scores, scores
 from dyads.errors import InputError
 from dyads.model.fitted import Entities, Fitted
 from dyads.model.loss import link

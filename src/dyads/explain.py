@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dyads.data.vocabulary import Codes
-from dyads.engine.host import scores
+from dyads.engine.scoring import scores
 from dyads.model.fitted import Fitted
 
 Array = np.ndarray[Any, Any]

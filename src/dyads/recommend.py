@@ -6,7 +6,7 @@ import numpy as np
 
 from dyads.data.dyads import Grouped
 from dyads.data.vocabulary import Codes
-from dyads.engine.host import top
+from dyads.engine.scoring import top
 from dyads.model.fitted import Fitted
 
 Array = np.ndarray[Any, Any]

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from dyads.data.dyads import Dyads
-from dyads.engine import host
-from dyads.engine.host import Host, scores
+from dyads.engine import host, scoring
+from dyads.engine.host import Host
+from dyads.engine.scoring import scores
 from dyads.model.loss import Log, link
 from dyads.model.parameters import Layout
 from dyads.model.structure import Bilinear
@@ -52,8 +53,9 @@ def test_compiled_equals_interpreted(structure, loss, monkeypatch):
         return value, gradient, met, state, scores(make_fitted(objective.structure, theta, dyads), dyads.row, dyads.col)
 
     compiled = everything()
-    for name in ("row_pass", "col_pass", "loss_pass", "score_pass", "sgd_pass"):
+    for name in ("row_pass", "col_pass", "loss_pass", "sgd_pass"):
         monkeypatch.setattr(host, name, getattr(host, name).py_func)
+    monkeypatch.setattr(scoring, "score_pass", scoring.score_pass.py_func)
     for fast, plain in zip(compiled, everything(), strict=True):
         np.testing.assert_allclose(fast, plain, rtol=2e-4 if np.asarray(fast).dtype == np.float32 else 1e-5, atol=1e-5)
     np.testing.assert_allclose(compiled[1], everything()[1], rtol=1e-10, atol=1e-12)

@@ -8,21 +8,21 @@ that every sum has one owner and one order. SGD: rows and columns are dealt into
 import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-import joblib
 import numpy as np
 
 from dyads.data.dyads import Dyads, Grouped, Side
 from dyads.engine.compiled import inlined, kernel
 from dyads.engine.entity import COL, NODE, ROW, SHARED, STEPS, Prior, begin, solve_entities
+from dyads.engine.scoring import add
+from dyads.engine.threads import CHUNK, Threads, even_tasks
 from dyads.model.fitted import Fitted
-from dyads.model.loss import add_probabilities, evaluate, expected, log_mean
+from dyads.model.loss import evaluate
 from dyads.model.objective import Objective
 from dyads.model.parameters import Blocks, random_stream
 from dyads.model.penalty import L2, Counts, slope
@@ -30,18 +30,12 @@ from dyads.model.structure import pull_col, pull_row, pull_shared, score
 
 Array = np.ndarray[Any, Any]
 
-CHUNK = 8192
-"""Dyads per task of a full-batch pass; the tasks depend on the data alone, never on the number of threads."""
-
 STORED_GRADIENT_BYTES = 2**30
 """Above this size the score gradients of the row pass are computed again in the column pass, not stored."""
 
 CELL = 8192
 """Dyads per SGD cell aimed at, and the most groups a side is dealt into."""
 MAX_GROUPS = 32
-
-TOP_CELLS = 2**18
-"""Dyads per task of a search for the best columns."""
 
 SHARED_BATCH = 64
 """Dyads after which SGD moves the shared block."""
@@ -125,101 +119,6 @@ def loss_pass(structure, loss, A, B, H, row, col, label, relation, weight, S, fi
         value = evaluate(loss, label[i], s, g)
         total += value if weight is None else value * weight[i]
     return total
-
-
-@kernel
-def score_pass(  # type: ignore[no-untyped-def]
-    structure, A, B, H, none_a, none_b, row, col, relation, first, last,
-    new_row, new_col, spread_a, spread_b, met_a, met_b, a, b, s, p, total, S,
-):  # fmt: skip
-    """Add the scores of dyads first..last-1 to S.
-
-    An entity of code -1 has the block none_a or none_b, and the last entry of new_row and new_col is its. Where an
-    entity is new, S gets the log of the probabilities' mean over the lines of spread_a or spread_b, added to its block;
-    where both are, the first line of one goes with the last of the other, and where one is, met_a or met_b of the other
-    is added to the scores.
-    """
-    n = spread_a.shape[0]
-    for i in range(first, last):
-        r, c = row[i], col[i]
-        h = H[0 if relation is None else relation[i]]
-        x = A[r] if r >= 0 else none_a
-        z = B[c] if c >= 0 else none_b
-        if not (new_row[r] or new_col[c]):
-            score(structure, x, z, h, S[i])
-            continue
-        total[:] = 0
-        for m in range(n):
-            vary(x, new_row[r], spread_a[m], a)
-            vary(z, new_col[c], spread_b[n - 1 - m if new_row[r] else m], b)
-            for y in range(s.size):
-                s[y] = S[i, y]
-            add_met(new_row[r], new_col[c], met_a, met_b, r, c, s)
-            score(structure, a, b, h, s)
-            add_probabilities(s, p, total)
-        log_mean(total, n, S[i])
-
-
-@inlined
-def add_met(new_row, new_col, met_a, met_b, r, c, s):  # type: ignore[no-untyped-def]
-    """s += what the known one of two entities adds to its scores with a new one."""
-    if new_row and not new_col:
-        add(s, met_b[c])
-    elif new_col and not new_row:
-        add(s, met_a[r])
-
-
-@inlined
-def vary(x, new, spread, out):  # type: ignore[no-untyped-def]
-    """out = x, plus `spread` for a new entity."""
-    for k in range(x.size):
-        out[k] = x[k] + spread[k] if new else x[k]
-
-
-@kernel
-def top_pass(  # type: ignore[no-untyped-def]
-    structure, A, B, H, none_a, rows, relation, cols, excluded_start, excluded, values, first, last,
-    new_row, new_col, spread_a, spread_b, met_a, met_b, a, b, s, p, skip, top, at,
-):  # fmt: skip
-    """Find the columns of greatest expected value for rows first..last-1: their places in `cols` and the values.
-
-    `at` (n_rows, n) and `top` (n_rows, n) come filled with -1 and minus infinity; of equals the first column wins.
-    `excluded` lists, from excluded_start[i] on, the places in `cols` that are left out for row i. New entities are as
-    in `score_pass`.
-    """
-    n = top.shape[1]
-    for i in range(first, last):
-        r = rows[i]
-        x = A[r] if r >= 0 else none_a
-        for j in range(excluded_start[i], excluded_start[i + 1]):
-            skip[excluded[j]] = True
-        for place in range(cols.size):
-            if skip[place]:
-                continue
-            c = cols[place]
-            n_draws = spread_a.shape[0] if new_row[r] or new_col[c] else 1
-            value = 0.0
-            for m in range(n_draws):
-                s[:] = 0
-                if n_draws == 1:
-                    score(structure, x, B[c], H[relation], s)
-                else:
-                    vary(x, new_row[r], spread_a[m], a)
-                    vary(B[c], new_col[c], spread_b[n_draws - 1 - m if new_row[r] else m], b)
-                    add_met(new_row[r], new_col[c], met_a, met_b, r, c, s)
-                    score(structure, a, b, H[relation], s)
-                value += expected(values, s, p) / n_draws
-            if value <= top[i, n - 1]:
-                continue
-            k = n - 1
-            while k > 0 and top[i, k - 1] < value:
-                top[i, k] = top[i, k - 1]
-                at[i, k] = at[i, k - 1]
-                k -= 1
-            top[i, k] = value
-            at[i, k] = place
-        for j in range(excluded_start[i], excluded_start[i + 1]):
-            skip[excluded[j]] = False
 
 
 @kernel
@@ -317,13 +216,6 @@ def step_pass(x, g, squares, rate, share, l2):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def add(x, y):  # type: ignore[no-untyped-def]
-    """x += y."""
-    for k in range(x.size):
-        x[k] += y[k]
-
-
-@inlined
 def scale(x, factor):  # type: ignore[no-untyped-def]
     """x *= factor."""
     for k in range(x.size):
@@ -376,7 +268,7 @@ class Host:
                 *_scratch(specs[0], theta),
             )  # type: ignore[no-any-return]
 
-        return sum(self.threads.map(part, _even_tasks(len(dyads))))
+        return sum(self.threads.map(part, even_tasks(len(dyads))))
 
     def value(self, theta: Array) -> float:
         """The objective."""
@@ -587,97 +479,6 @@ class Host:
         return side, [max(one, 1.0) for one in reach]
 
 
-def scores(
-    fitted: Fitted,
-    row: Array,
-    col: Array,
-    relation: Array | None = None,
-    *,
-    features: Any = None,
-    n_jobs: int | None = 1,
-) -> Array:
-    """Score dyads (n, n_labels) in double precision; their softmax is the probabilities.
-
-    Those of an entity without labels, and of an unknown one, of negative code, are averaged over what such an entity's
-    own block may be; the scores are then the log of that mean. `features` : sparse (n, n_features), those of the dyads,
-    if the model knows such.
-    """
-    out = fitted.layout.first_scores(fitted.theta, Side(dyad=features))
-    out = np.zeros((len(row), fitted.structure.n_labels)) if out is None else out.astype(np.float64, copy=False)
-    row, col = (np.ascontiguousarray(codes, dtype=np.int64) for codes in (row, col))
-    A, B, H = fitted.effective
-    none_a, none_b, none_h = (block[0] for block in fitted.unknown)
-    if relation is not None:
-        # The code -1 finds the last block, which is the average relation's.
-        relation, H = np.ascontiguousarray(relation, dtype=np.int64), np.vstack([H, none_h])
-
-    def part(bounds: tuple[int, int]) -> None:
-        total = np.empty(fitted.structure.n_labels)
-        score_pass(
-            fitted.structure, A, B, H, none_a, none_b, row, col, relation, *bounds,
-            *fitted.new_entities, *_draw_scratch(fitted), total, out,
-        )  # fmt: skip
-
-    with closing(Threads(n_jobs)) as threads:
-        threads.map(part, _even_tasks(len(row)))
-    return out
-
-
-def top(
-    fitted: Fitted,
-    rows: Array,
-    cols: Array,
-    n: int,
-    values: Array,
-    relation: int = 0,
-    excluded: tuple[Array, Array] | None = None,
-    n_jobs: int | None = 1,
-) -> tuple[Array, Array]:
-    """Find the `n` columns of greatest expected value sum_y p_y values_y for each row, best first.
-
-    Returns their places in `cols` (n_rows, n), -1 where there are fewer, and the values (n_rows, n). Nothing larger is
-    kept in memory. `excluded` : (start, place), the places in `cols` to leave out for row i: place[start[i]:start[i+1]]
-    """
-    A, B, H = fitted.effective
-    start, place = (np.zeros(len(rows) + 1, np.int64), np.zeros(0, np.int64)) if excluded is None else excluded
-    found, at = np.full((len(rows), n), -np.inf), np.full((len(rows), n), -1)
-    rows, cols = np.ascontiguousarray(rows, np.int64), np.ascontiguousarray(cols, np.int64)
-
-    def part(bounds: tuple[int, int]) -> None:
-        top_pass(
-            fitted.structure, A, B, H, fitted.unknown.row[0], rows, relation, cols, start, place, values, *bounds,
-            *fitted.new_entities, *_draw_scratch(fitted), np.zeros(len(cols), np.bool_), found, at,
-        )  # fmt: skip
-
-    size = max(1, TOP_CELLS // max(1, len(cols)))
-    with closing(Threads(n_jobs)) as threads:
-        threads.map(part, [(i, min(i + size, len(rows))) for i in range(0, len(rows), size)])
-    return at, found
-
-
-def block_scores(fitted: Fitted, A: Array, B: Array, h: Array, n_jobs: int | None) -> Array:
-    """The scores (n, n_labels) of pairs of blocks A (n, row size) and B (n, col size) with one shared block."""
-    out, each = np.zeros((len(A), fitted.structure.n_labels)), np.arange(len(A))
-    A, B, h = (np.ascontiguousarray(block, np.float64) for block in (A, B, h))
-    none = np.zeros(len(A) + 1, np.bool_)
-    nothing = none, none, np.empty((0, A.shape[1])), np.empty((0, B.shape[1])), out, out
-    scratch = np.empty(A.shape[1]), np.empty(B.shape[1]), *(np.empty(out.shape[1]) for _ in range(3))
-
-    def part(bounds: tuple[int, int]) -> None:
-        score_pass(fitted.structure, A, B, h[None], *scratch[:2], each, each, None, *bounds, *nothing, *scratch, out)
-
-    with closing(Threads(n_jobs)) as threads:
-        threads.map(part, _even_tasks(len(A)))
-    return out
-
-
-def _draw_scratch(fitted: Fitted) -> tuple[Array, ...]:
-    """Scratch vectors for a row's block, a column's block, scores and probabilities."""
-    row, col, _ = fitted.unknown
-    n_labels = fitted.structure.n_labels
-    return np.empty_like(row[0]), np.empty_like(col[0]), np.empty(n_labels), np.empty(n_labels)
-
-
 def entities_solved(fitted: Fitted, dyads: Dyads, penalty: L2, rows: Array, cols: Array, n_jobs: int | None) -> Array:
     """The parameters (size,), in double precision, with the blocks of some rows and columns solved from `dyads`.
 
@@ -777,27 +578,6 @@ class _SideSteps:
             self.own.col[:] = self.blocks.col - self.col_shift
 
 
-class Threads:
-    """A pool of threads that keeps the order of its tasks; none is started for a single task or a single job."""
-
-    def __init__(self, n_jobs: int | None) -> None:
-        self.n_jobs = joblib.effective_n_jobs(n_jobs)
-        self._pool: ThreadPoolExecutor | None = None
-
-    def map(self, function: Callable[[Any], Any], tasks: Iterable[Any]) -> list[Any]:
-        tasks = list(tasks)
-        if self.n_jobs == 1 or len(tasks) == 1:
-            return [function(task) for task in tasks]
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.n_jobs)
-        return list(self._pool.map(function, tasks))
-
-    def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
-
-
 @dataclass(frozen=True)
 class _ByOwner:
     """Dyads sorted by row, with the order that visits them by column, and the tasks of both passes."""
@@ -866,10 +646,6 @@ def _deal(counts: Array, n_groups: int) -> Array:
     group = np.empty(len(counts), np.int16)
     group[np.argsort(-counts, kind="stable")] = np.arange(len(counts)) % n_groups
     return group
-
-
-def _even_tasks(n: int) -> list[tuple[int, int]]:
-    return [(first, min(first + CHUNK, n)) for first in range(0, n, CHUNK)]
 
 
 def _owner_tasks(start: Array) -> list[tuple[int, int]]:
