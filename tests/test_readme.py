@@ -1,4 +1,4 @@
-"""The README's Python runs, and prints what the README says it prints."""
+"""The Python of the README and of every page of the docs runs, and prints what the page says it prints."""
 
 import re
 import subprocess
@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
-PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-SHOWN = re.findall(r"```text\n(.*?)```", README, re.DOTALL)
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+PAGES = [
+    path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if "```python" in path.read_text()
+]
 NUMBER = re.compile(r"\d+\.\d+")
 
 
@@ -17,13 +19,16 @@ def words(text):
     return NUMBER.sub("#", text).replace("]", " ]").split()
 
 
-def test_every_example_prints_what_is_shown(tmp_path):
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_every_example_prints_what_is_shown(page, tmp_path):
+    text = page.read_text()
+    python, printed = (re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL) for kind in ("python", "text"))
     done = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", "-c", "\n".join(PYTHON)],
+        [sys.executable, "-W", "error::UserWarning", "-c", "\n".join(python)],
         cwd=tmp_path, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    shown = "".join(SHOWN)
+    shown = "".join(printed)
     assert words(done.stdout) == words(shown)
     found, expected = ([float(number) for number in NUMBER.findall(text)] for text in (done.stdout, shown))
     assert found == pytest.approx(expected, abs=0.02), "single precision differs a little between processors"
