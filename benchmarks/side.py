@@ -90,6 +90,7 @@ def cold_start():
 
 def compared(models):
     """The mean figures of each model, over users and over dyads, and how far those with features are below rivals."""
+    models = {name: pd.concat(tables, ignore_index=True) for name, tables in models.items()}
     report = {}
     for name, table in models.items():
         report[name] = {}
