@@ -225,7 +225,7 @@ def solvers():
                 model.fit(ratings[IDS], ratings["rating"])
                 seconds = time.perf_counter() - began
                 observed = model._read(ratings[IDS], ratings["rating"], None)
-                with Host(model._objective(model.fitted_, observed.dyads), observed.dyads) as problem:
+                with Host(model._objective(model.fitted_), observed.dyads) as problem:
                     gradient = problem.value_and_gradient(model.fitted_.uncentred())[1]
                 rows.append((model.objective_, np.abs(gradient).max(), model.n_iter_, seconds))
             objective, largest, iterations, seconds = zip(*rows, strict=True)

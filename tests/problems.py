@@ -66,7 +66,9 @@ def make_fitted(structure, theta, dyads):
     entities = [
         Entities.untrained(Vocabulary(pa.array(range(n)), name), counts, None, None) for n, name, counts in sides
     ]
-    return Fitted(structure, Log(), np.arange(dyads.n_labels), *entities, theta, dyads.relation_counts).trained(theta)
+    return Fitted(structure, Log(), np.arange(dyads.n_labels), *entities, theta, dyads.relation_counts, None).trained(
+        theta
+    )
 
 
 def central_difference(function, point, step=1e-5):

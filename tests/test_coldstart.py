@@ -1,6 +1,7 @@
 """Side-information and entities without labels: what a user relies on."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pandas as pd
@@ -291,12 +292,10 @@ def test_an_unknown_row_may_be_any_row_seen_with_its_column():
 
 def certificate(model, X, y, side):
     """The largest gradient of the objective in the blocks of the rows or columns of X, given these labels alone."""
-    from dyads.data.observations import read_more
-
     fitted = model.fitted_
-    more = read_more(X, y, None, fitted.vocabularies, model.columns_, fitted.classes, fitted.dyad_encoder)
+    more = model._read_more(fitted, X, y, None)
     data = dataclasses.replace(more.dyads, side=fitted.side._replace(dyad=more.dyads.side.dyad))
-    with Host(model._objective(fitted, data), data) as problem:
+    with Host(model._objective(fitted.without_counts().counted(data)), data) as problem:
         gradient = problem.value_and_gradient(fitted.uncentred())[1]
     blocks = fitted.layout.blocks(gradient)
     own, codes = (blocks.row, data.row) if side == "row" else (blocks.col, data.col)
@@ -371,6 +370,81 @@ def test_nodes_and_relations_fold_in():
         many.fold_in(three.head(1).assign(kind="hates"), [1])
 
 
+def directed(seed=0):
+    rng = np.random.default_rng(seed)
+    pairs = pd.DataFrame(itertools.permutations([f"n{i}" for i in range(9)], 2), columns=["a", "b"])
+    return pairs, (rng.random(len(pairs)) < np.where(pairs["a"] < pairs["b"], 0.8, 0.2)).astype(int)
+
+
+def test_a_nodes_roles_survive_the_file_and_a_fold_in(tmp_path):
+    pairs, y = directed()
+    model = LFLLink(rank=2, l2=0.3, structure="directed", random_state=0).fit(pairs, y)
+    ask = pd.DataFrame({"a": ["?", "n3"], "b": ["n0", "?"]})
+    before = quiet(model.predict_proba, ask)
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(quiet(dyads.load(tmp_path / "model").predict_proba, ask), before)
+    folded = model.fold_in(pd.DataFrame({"a": ["new"], "b": ["n1"]}), [1])
+    np.testing.assert_array_equal(quiet(folded.predict_proba, ask), before)
+
+
+def test_solving_for_a_node_anew_leaves_its_partners_alone():
+    pairs, y = directed()
+    for structure in ("directed", "symmetric"):
+        undirected = pairs["a"] < pairs["b"] if structure == "symmetric" else np.ones(len(pairs), bool)
+        model = LFLLink(rank=2, l2=0.3, structure=structure, random_state=0).fit(pairs[undirected], y[undirected])
+        mine = (pairs["a"] == "n0").to_numpy() & undirected
+        folded = model.fold_in(pairs[mine], y[mine], side="row")
+        others = pairs[undirected & (pairs["a"] != "n0") & (pairs["b"] != "n0")]
+        np.testing.assert_array_equal(folded.predict_proba(others), model.predict_proba(others))
+        np.testing.assert_array_equal(folded.support(others), model.support(others))
+    with pytest.raises(InputError, match="given in both orders with different labels"):
+        model.fold_in(pd.DataFrame({"a": ["q", "n0"], "b": ["n0", "q"]}), [0, 1])
+
+
+def test_rows_and_columns_of_the_same_ids_stay_two_sets():
+    square = pd.DataFrame(itertools.product(range(6), range(6)), columns=["r", "c"])
+    model = LFLClassifier(rank=1, random_state=0).fit(square, np.arange(36) % 2)
+    folded = model.fold_in(pd.DataFrame({"r": [77], "c": [5]}), [1])
+    assert 77 in folded.row_ids_
+    assert 77 not in folded.col_ids_
+    wide = pd.DataFrame({"r": ["a", "a", "a", "b", "b"], "c": ["p", "q", "r", "p", "s"]})
+    more = LFLClassifier(rank=1, random_state=0).fit(wide, [0, 1, 0, 1, 1])
+    assert more.fold_in(pd.DataFrame({"r": ["new"], "c": ["s"]}), [1]).row_ids_.tolist() == ["a", "b", "new"]
+
+
+def test_a_fold_in_that_would_do_nothing_or_guess_is_refused():
+    model = LFLClassifier(rank=1, unknown="mean", random_state=0).fit(X, Y)
+    with pytest.raises(InputError, match="All ids of X have labels in the model already"):
+        model.fold_in(X[:3], Y[:3])
+    informed = LFLClassifier(rank=1, **WITH).fit(X, Y)
+    late = pd.DataFrame({"user": ["late"], "item": ["i0"]})
+    for learn in (informed.fold_in, informed.partial_fit):
+        with pytest.raises(InputError, match="The row id 'late' is new and has no features"):
+            learn(late, ["yes"])
+    table = {"user": ["late"], "age": [30], "city": ["Rome"]}
+    assert informed.fold_in(late, ["yes"], row_features=table).support(late)[0, 0] == 1
+    grown = informed.set_params(row_features=pd.concat([USERS, pd.DataFrame(table)]))
+    assert grown.partial_fit(late, ["yes"]).support(late)[0, 0] == 1
+    assert model.fold_in(X[:2].assign(user="w"), ["yes", "never"], sample_weight=[1, 0]) is not model
+
+
+def test_weights_act_as_repetition_for_ids_without_labels_too():
+    weight = np.where(Y == "yes", 3.0, 1.0)
+    times = np.repeat(np.arange(len(X)), weight.astype(int))
+    common = {"rank": 1, "l2": 1.0, "solver": "lbfgs", "tol": 1e-12, "random_state": 0}
+    weighted = LFLClassifier(**common).fit(X, Y, weight)
+    repeated = LFLClassifier(**common).fit(X.iloc[times], Y[times])
+    ask = pd.DataFrame({"user": ["?"] * 4, "item": ["i0", "i1", "i2", "i3"]})
+    np.testing.assert_allclose(quiet(weighted.predict_proba, ask), quiet(repeated.predict_proba, ask), atol=0.01)
+
+
+def test_probabilities_too_small_for_a_number_have_finite_log_odds():
+    model = LFLClassifier(rank=1, row_features=USERS[["user", "age"]], l2_side=0.001, random_state=0).fit(X, Y)
+    ask, table = pd.DataFrame({"user": ["new"], "item": ["i0"]}), {"user": ["new"], "age": [1e6]}
+    assert np.isfinite(model.log_odds(ask, row_features=table)).all()
+    assert np.isfinite(model.explain(ask, row_features=table)["value"]).all()
+
+
 # ------------------------------------------------------------------------------------------------- implicit feedback
 
 
@@ -420,7 +494,46 @@ def test_partial_fit_accepts_labels_to_come():
         LFLClassifier(implicit=True).partial_fit(X, Y)
 
 
+def test_partial_fit_moves_little_by_a_little():
+    model = LFLClassifier(rank=2, l2=0.5, random_state=0).fit(X, Y)
+    ask = pd.DataFrame({"user": ["?"] * 3, "item": ["i0", "i1", "?"]})
+    before, n_iter = quiet(model.predict_proba, ask), model.n_iter_
+    copy = model.fold_in(X[:1].assign(user="w"), Y[:1])
+    copy.partial_fit(X[:1], Y[:1])
+    assert np.abs(quiet(copy.predict_proba, ask) - before).max() < 0.02
+    assert len(model.trace_["objective"]) == model.n_iter_ == n_iter
+
+
+def test_partial_fit_penalises_features_by_the_share_of_a_batch():
+    y = (X["user"].map(USERS.set_index("user")["age"]) < 45).astype(int).to_numpy()
+    common = {"rank": 0, "row_features": USERS[["user", "age"]], "l2_side": 30.0, "random_state": 0}
+    found = []
+    for n_parts in (1, 25):
+        model = LFLClassifier(**common)
+        for _ in range(40 // n_parts + 1):
+            for part in np.array_split(np.arange(len(X)), n_parts):
+                model.partial_fit(X.iloc[part], y[part], classes=[0, 1])
+        found.append(np.abs(model.parts_["row_bias_side"]).max())
+    assert found[1] > 0.5 * found[0]
+
+
+def test_warm_start_refuses_other_interactions():
+    model = LFLClassifier(rank=2, warm_start=True, **WITH).fit(X, Y)
+    again = model.set_params(max_iter=1).fit(X, Y)
+    assert again.n_iter_ == 1
+    with pytest.raises(InputError, match="interactions of the last fit: they changed"):
+        model.set_params(interactions=2).fit(X, Y)
+
+
 # --------------------------------------------------------------------------------------------------- the model file
+
+
+def test_a_loaded_model_knows_which_column_of_a_table_holds_the_ids(tmp_path):
+    table = USERS[["age", "city", "user"]]
+    model = LFLClassifier(rank=1, row_features=Features(table, "user"), random_state=0).fit(X, Y)
+    model.save(tmp_path / "model")
+    loaded = dyads.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict_proba(X, row_features=table), model.predict_proba(X))
 
 
 @pytest.mark.parametrize("choices", [WITH | {"interactions": 1}, {"implicit": True}, {"unknown": "mean"}])

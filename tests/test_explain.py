@@ -46,14 +46,14 @@ def test_each_part_is_what_it_says():
     assert np.abs(parts.loc[parts["part"] == "latent", "value"]).max() < 1e-12
     user, item = wide.iloc[0][["user", "item"]]
     age, city = USERS.set_index("user").loc[user]
-    assert {"row age", f"row city={city}", "col price", "dyad hour"} <= set(parts["part"])
-    assert [f"col tags={tag}" in set(parts["part"]) for tag in ("new", "red", "big")] == [
+    assert {"row: age", f"row: city={city}", "col: price", "dyad: hour"} <= set(parts["part"])
+    assert [f"col: tags={tag}" in set(parts["part"]) for tag in ("new", "red", "big")] == [
         tag in ITEMS.set_index("item").loc[item, "tags"] for tag in ("new", "red", "big")
     ]
     seen = USERS["age"][USERS["user"].isin(X["user"])]
     weight = model.parts_["row_bias_side"][0]
     expected = (age - seen.mean()) / seen.std(ddof=0) * (weight - weight.mean())
-    np.testing.assert_allclose(parts.loc[parts["part"] == "row age", "value"], expected)
+    np.testing.assert_allclose(parts.loc[parts["part"] == "row: age", "value"], expected)
     latent = LFLClassifier(rank=2, l2=0.3, random_state=0).fit(X, Y)
     row, col = (list(ids).index(one) for ids, one in ((latent.row_ids_, user), (latent.col_ids_, item)))
     product = (latent.row_factors_[row] * latent.col_factors_[col]).sum(axis=1)
@@ -73,7 +73,7 @@ def test_links_and_relations_are_explained_too():
         model = LFLLink(rank=2, l2=0.3, structure=structure, row_features=node, random_state=0).fit(pairs, y)
         told = model.explain(pairs[:9]).to_pandas()
         np.testing.assert_allclose(sums(told, 9, 2), model.log_odds(pairs[:9]), atol=1e-10)
-        assert any(part.startswith("col odd") for part in told["part"])
+        assert any(part.startswith("col: odd") for part in told["part"])
     kinds = pd.DataFrame(pairs, columns=["a", "b"]).assign(kind=np.where(pairs[:, 0] % 3, "x", "y"))
     model = LFLRelational(rank=2, l2=0.3, random_state=0).fit(kinds, y)
     np.testing.assert_allclose(sums(model.explain(kinds.head(9)), 9, 2), model.log_odds(kinds.head(9)), atol=1e-10)
@@ -90,6 +90,6 @@ def test_a_picture_of_one_dyad():
     figure = matplotlib.figure.Figure()
     model = LFLClassifier(rank=2, **WITH).fit(X, Y)
     axes = plot_explanation(figure.subplots(), model.explain(X.head(3)), dyad=1)
-    assert {"latent", "row age", "sum: log-odds"} <= {tick.get_text() for tick in axes.get_yticklabels()}
+    assert {"latent", "row: age", "sum: log-odds"} <= {tick.get_text() for tick in axes.get_yticklabels()}
     with pytest.raises(InputError, match="dyad=7 is not explained: expected 0 to 2"):
         plot_explanation(figure.subplots(), model.explain(X.head(3)), dyad=7)

@@ -73,6 +73,21 @@ def test_relations_have_their_own_best():
         model.recommend([0])
 
 
+def test_exclusions_are_read_like_the_data():
+    swapped = X[["item", "user"]]
+    model = LFLOrdinal(rank=1, row="user", col="item", random_state=0).fit(swapped, STARS)
+    one, other = (model.recommend(["u3"], n=30, exclude=table) for table in (swapped, swapped.to_numpy(dtype=str)))
+    assert one.equals(other)
+    kinds = pd.DataFrame({"a": ["x", "x", "y", "y"], "b": ["p", "q", "p", "q"], "kind": ["s", "t", "s", "t"]})
+    related = LFLRelational(rank=1, random_state=0).fit(kinds, [0, 1, 1, 0])
+    left = related.recommend(["x"], by=1, relation="s", exclude=kinds).to_pandas()
+    assert left["col"].tolist() == ["q"]
+    strict = LFLOrdinal(rank=1, unknown="raise", random_state=0).fit(X, STARS)
+    for ask in (lambda: strict.recommend(["?"]), lambda: strict.explain([["?", "i1"]])):
+        with pytest.raises(UnknownIdError, match="not seen in training"):
+            ask()
+
+
 @pytest.mark.parametrize(
     ("choices", "error", "says"),
     [
@@ -80,7 +95,7 @@ def test_relations_have_their_own_best():
         ({"n": 0}, InputError, "n=0 is not possible"),
         ({"candidates": ["i1", "zzz"]}, UnknownIdError, "Some candidates are not known"),
         ({"relation": "x"}, InputError, "the model has one relation"),
-        ({"exclude": {"user": ["u1"]}}, InputError, "expected row ids and column ids"),
+        ({"exclude": {"user": ["u1"]}}, InputError, "The table of pairs has the columns.*expected"),
     ],
 )
 def test_bad_questions_get_a_sentence(choices, error, says):

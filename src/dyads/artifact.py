@@ -31,8 +31,9 @@ from dyads.model.loss import LOSSES
 from dyads.model.structure import KINDS
 
 FORMAT = "dyads model"
-MAJOR, MINOR = 1, 0
+MAJOR, MINOR = 2, 0
 ALIGNMENT = 64
+MODEL_ARRAYS = ("theta", "prediction", "relation_counts", "shared_centre")
 ENTITY_ARRAYS = ("counts", "average", "spread", "met", "centre", "average_features", "predictions")
 CSR_ARRAYS = ("data", "indices", "indptr")
 PLAIN_FIELDS = ("interactions", "rank", "bias", "strengths", "scaling", "implicit")
@@ -42,7 +43,9 @@ MANIFEST = "manifest.json"
 def write(path: str | os.PathLike[str], fitted: Fitted, about: dict[str, Any]) -> None:
     """Write a model and what its estimator says `about` itself (any JSON value), atomically."""
     sides = {"row": fitted.rows} if fitted.structure.one_set else {"row": fitted.rows, "col": fitted.cols}
-    arrays = {"theta": fitted.theta, "prediction": fitted.prediction, "relation_counts": fitted.relation_counts}
+    arrays = {name: getattr(fitted, name) for name in MODEL_ARRAYS}
+    if fitted.structure.one_set:
+        arrays["col_met"] = fitted.cols.met
     for side, entities in sides.items():
         arrays |= {f"{side}_{name}": getattr(entities, name) for name in ENTITY_ARRAYS}
         if entities.features is not None:
@@ -95,10 +98,11 @@ def read(path: str | os.PathLike[str]) -> tuple[Fitted, dict[str, Any]]:
             if manifest["format"] != FORMAT:
                 raise ModelFileError(f"{path} is no dyads model: its manifest calls it {manifest['format']!r}.")
             major, minor = manifest["version"]
-            if major > MAJOR:
+            if major != MAJOR:
+                remedy = "Upgrade dyads." if major > MAJOR else "Fit the model again."
                 raise ModelFileError(
-                    f"{path} has format {major}.{minor}, written by dyads {manifest['library']}: this version reads up "
-                    f"to format {MAJOR}. Upgrade dyads."
+                    f"{path} has format {major}.{minor}, written by dyads {manifest['library']}: this version reads "
+                    f"format {MAJOR}. {remedy}"
                 )
             parts = _map_parts(file, offsets, manifest["sha256"])
         except DyadsError:
@@ -116,14 +120,12 @@ def read(path: str | os.PathLike[str]) -> tuple[Fitted, dict[str, Any]]:
             loss=spec_from_json(manifest["loss"], LOSSES),
             classes=np.array(manifest["labels"]["order"], dtype=np.dtype(manifest["labels"]["dtype"])),
             rows=rows,
-            cols=replace(rows, ids=Vocabulary(rows.ids.ids, manifest["columns"][1]))
+            cols=replace(rows, ids=Vocabulary(rows.ids.ids, manifest["columns"][1]), met=arrays["col_met"])
             if one_set
             else _entities("col", manifest["columns"][1], manifest, parts, arrays),
-            theta=arrays["theta"],
-            relation_counts=arrays["relation_counts"],
+            **{name: arrays.get(name) for name in MODEL_ARRAYS},
             relations=None if relation is None else Vocabulary(_from_ipc(parts["relations.arrow"]), relation),
             dyad_encoder=_encoder("dyad", manifest),
-            prediction=arrays.get("prediction"),
             **{name: manifest[name] for name in PLAIN_FIELDS},
         )
     except (KeyError, TypeError) as error:

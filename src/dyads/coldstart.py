@@ -1,5 +1,6 @@
 """Entities a model was not fitted on: from their features, from a few labels (fold-in), or as the paper's baseline."""
 
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -9,11 +10,12 @@ from scipy import sparse
 from dyads.data.dyads import Dyads
 from dyads.data.side import Features, seen_sets
 from dyads.data.vocabulary import Codes
-from dyads.engine.host import entities_solved
+from dyads.engine.host import Host
 from dyads.engine.scoring import block_scores, scores
-from dyads.errors import InputError
+from dyads.errors import InputError, NotConvergedWarning, UnknownIdError
 from dyads.model.fitted import Entities, Fitted
-from dyads.model.loss import link
+from dyads.model.loss import LEAST_PROBABILITY, link
+from dyads.model.objective import Objective
 from dyads.model.parameters import random_stream
 from dyads.model.penalty import L2, Counts
 
@@ -21,6 +23,9 @@ Array = np.ndarray[Any, Any]
 
 N_DRAWS = 256
 """How many training dyads stand for what entities without labels may be; an even number."""
+
+POWER_STEPS = 20
+"""Steps of the power method towards the direction in which blocks differ most; it need not be exact."""
 
 SHRINKAGE = 5.0
 """Labels an entity must have for half of the difference between those it met and average ones to be believed."""
@@ -35,13 +40,22 @@ def with_features(fitted: Fitted, row: Features | None, col: Features | None) ->
     rows = fitted.rows.ids if row is None else fitted.rows.ids.with_ids(row.ids, "row_features")
     cols = fitted.cols.ids if col is None else fitted.cols.ids.with_ids(col.ids, "col_features")
     if fitted.structure.one_set:
-        cols = replace(fitted.cols.ids, ids=rows.ids)
+        # A node has its features in both roles.
+        cols, col = replace(cols, ids=rows.ids), row
     grown = fitted.grown(rows, cols)
     new_rows = grown.rows if row is None else _overridden(grown.rows, row, "row")
     new_cols = grown.cols if col is None else _overridden(grown.cols, col, "col")
-    if fitted.structure.one_set:
-        new_cols = replace(new_rows, ids=cols)
     return replace(grown, rows=new_rows, cols=new_cols)
+
+
+def refuse_featureless(known: Fitted, grown: Fitted) -> None:
+    """Refuse new ids with labels that have no features, where the model was fitted on such and they must be given."""
+    for side, name, old, new in (("row", "row", known.rows, grown.rows), ("col", "column", known.cols, grown.cols)):
+        if old.encoder is not None and old.encoder.absent == "raise" and len(new) > len(old):
+            raise InputError(
+                f"The {name} id {new.ids.ids[len(old)].as_py()!r} is new and has no features ({len(new) - len(old)} "
+                f"such ids): expected them in {side}_features. Add them, or fit with Features(table, absent='missing')."
+            )
 
 
 def _overridden(entities: Entities, features: Features, what: str) -> Entities:
@@ -71,23 +85,49 @@ def with_spread(fitted: Fitted, dyads: Dyads, n_jobs: int | None) -> Fitted:
     return replace(fitted, rows=rows, cols=cols)
 
 
+def with_more(fitted: Fitted, old: Fitted, dyads: Dyads, n_jobs: int | None) -> Fitted:
+    """The same after a batch of more dyads, on top of what was known before it.
+
+    A draw is replaced by one of the batch with the chance that a dyad is of the batch; what an entity met is a mean by
+    counts.
+    """
+    new = with_spread(fitted, dyads, n_jobs)
+    fresh = random_stream(1, int(fitted.relation_counts.sum())).random(N_DRAWS) < (
+        dyads.total_weight / fitted.relation_counts.sum()
+    )
+    # The two lines of a dyad are in mirrored places; with one id set so are those of its two orders.
+    fresh[N_DRAWS // 2 :] = fresh[: N_DRAWS // 2][::-1]
+    sides = []
+    for mine, before in ((new.rows, old.rows), (new.cols, old.cols)):
+        spread = mine.spread if len(mine.spread) else np.zeros((N_DRAWS, mine.spread.shape[1]))
+        if len(before.spread):
+            spread = np.where(fresh[:, None], spread, before.spread)
+        share = np.divide(before.counts, mine.counts, out=np.zeros(len(mine)), where=mine.counts > 0)[:, None]
+        sides.append(replace(mine, spread=spread, met=share * before.met + (1 - share) * mine.met))
+    return replace(fitted, rows=sides[0], cols=sides[1])
+
+
 def _spreads(fitted: Fitted, dyads: Dyads) -> tuple[Array, Array]:
     """How the own blocks of the rows and columns of a sample of dyads differ from the average.
 
     A systematic sample along the direction in which both blocks together differ most, recentred.
     """
-    rng, blocks = random_stream(0), fitted.layout.blocks(fitted.theta)
-    share = None if dyads.weight is None else dyads.weight / dyads.weight.max()
-    share = None if share is None else share / share.sum()
-    pool = rng.choice(len(dyads), min(len(dyads), 100 * N_DRAWS), replace=False, p=share)
+    blocks, n_pool = fitted.layout.blocks(fitted.theta), min(len(dyads), 16 * N_DRAWS)
+    pool = random_stream(0).choice(len(dyads), n_pool, replace=False)
+    weight = np.ones(n_pool) if dyads.weight is None else dyads.weight[pool]
     row = blocks.row[dyads.row[pool]].astype(np.float64) - fitted.rows.average
     col = blocks.col[dyads.col[pool]].astype(np.float64) - fitted.cols.average
     joint = np.hstack([row, col])
     if not joint.any():
         return row[:0], col[:0]
-    along = np.argsort(joint @ np.linalg.eigh(joint.T @ joint)[1][:, -1], kind="stable")
+    direction = joint[np.argmax((joint**2).sum(axis=1))]
+    for _ in range(POWER_STEPS):
+        direction = joint.T @ (joint @ direction)
+        direction /= np.linalg.norm(direction)
+    along = np.argsort(joint @ direction, kind="stable")
     n = N_DRAWS // 2 if fitted.structure.one_set else N_DRAWS
-    chosen = along[((np.arange(n) + 0.5) / n * len(along)).astype(np.int64)]
+    reached = np.cumsum(weight[along] / weight.max())
+    chosen = along[np.searchsorted(reached, (np.arange(n) + 0.5) / n * reached[-1])]
     row, col = row[chosen], col[chosen][::-1]
     if fitted.structure.one_set:
         # Each pair in both orders: a node is as likely to be met in either role.
@@ -135,25 +175,24 @@ def with_mean_predictions(fitted: Fitted, dyads: Dyads, n_jobs: int | None) -> F
     proba = link(scores(fitted, *codes, features=dyads.side.dyad, n_jobs=n_jobs))
     weight = np.ones(len(dyads)) if dyads.weight is None else dyads.weight
 
-    def means(owner: Codes, n: int) -> Array:
-        place = sparse.csr_array((weight, (owner, np.arange(len(owner)))), shape=(n, len(owner)))
-        total = place @ proba
+    def place(owner: Codes, n: int) -> Any:
+        return sparse.csr_array((weight, (owner, np.arange(len(owner)))), shape=(n, len(owner)))
+
+    def means(owned: Any) -> Array:
+        total = owned @ proba
         with np.errstate(invalid="ignore"):
             return np.asarray(total / total.sum(axis=1, keepdims=True))
 
+    n_rows, n_cols = len(fitted.rows), len(fitted.cols)
+    row, col = place(dyads.row, n_rows), place(dyads.col, n_cols)
     if fitted.structure.one_set:
-        both = replace(dyads, row=np.concatenate([dyads.row, dyads.col]))
-        proba, weight = np.vstack([proba, proba]), np.concatenate([weight, weight])
-        rows = replace(fitted.rows, predictions=means(both.row, len(fitted.rows)))
-        cols = replace(fitted.cols, predictions=rows.predictions)
-    else:
-        rows = replace(fitted.rows, predictions=means(dyads.row, len(fitted.rows)))
-        cols = replace(fitted.cols, predictions=means(dyads.col, len(fitted.cols)))
+        row = col = row + col
+    rows, cols = replace(fitted.rows, predictions=means(row)), replace(fitted.cols, predictions=means(col))
     return replace(fitted, rows=rows, cols=cols, prediction=np.average(proba, axis=0, weights=weight))
 
 
-def mean_predictions(fitted: Fitted, row: Codes, col: Codes) -> Array:
-    """The probabilities (n, n_labels) of dyads of which an id is unknown, by the means that were kept."""
+def mean_scores(fitted: Fitted, row: Codes, col: Codes) -> Array:
+    """The scores (n, n_labels) of dyads of which an id is unknown: the log of the mean predictions that were kept."""
     assert fitted.prediction is not None
     found = np.broadcast_to(fitted.prediction, (len(row), len(fitted.prediction))).copy()
     for entities, codes, other in ((fitted.rows, row, col), (fitted.cols, col, row)):
@@ -161,7 +200,7 @@ def mean_predictions(fitted: Fitted, row: Codes, col: Codes) -> Array:
         means = np.asarray(entities.predictions)[codes[known]]
         # An entity that is known by its features alone has no predictions of its own.
         found[known] = np.where(np.isnan(means), found[known], means)
-    return found
+    return np.asarray(np.log(np.maximum(found, LEAST_PROBABILITY)))
 
 
 def support(fitted: Fitted, row: Codes, col: Codes) -> Array:
@@ -173,33 +212,68 @@ def support(fitted: Fitted, row: Codes, col: Codes) -> Array:
 def fold_in(fitted: Fitted, dyads: Dyads, rows: Codes, cols: Codes, n_jobs: int | None) -> Fitted:
     """Solve for the blocks of some rows and columns from their `dyads`, everything else as it is.
 
-    With one id set `rows` are the nodes to solve for. New rows and new columns that share dyads are solved in turn
-    until neither moves.
+    With one id set both are the nodes to solve for. New rows and new columns that share dyads are solved in turn until
+    neither moves.
     """
     layout, counts = fitted.layout, Counts.of(dyads, fitted.structure.one_set)
     penalty = L2.of(layout, fitted.strengths, fitted.scaling, counts, np.zeros(layout.size))
-    theta = entities_solved(fitted, dyads, penalty, rows, cols, n_jobs).astype(fitted.theta.dtype)
-    new_counts = fitted.rows.counts.copy(), fitted.cols.counts.copy()
-    for mine, given, codes in zip(new_counts, counts, (rows, cols), strict=False):
-        mine[codes] = given[codes]
-    new_rows = replace(fitted.rows, counts=new_counts[0])
-    new_cols = replace(new_rows if fitted.structure.one_set else fitted.cols, ids=fitted.cols.ids)
-    if not fitted.structure.one_set:
-        new_cols = replace(new_cols, counts=new_counts[1])
-    solved = replace(fitted, theta=theta, rows=new_rows, cols=new_cols)
+    objective = Objective(layout, fitted.loss, penalty, layout.free(fitted.rank, fitted.bias))
+    bound = replace(dyads, side=fitted.side._replace(dyad=dyads.side.dyad))
+    solution, theta = fitted.theta.astype(np.float64), fitted.theta.copy()
+    with Host(objective, bound, n_jobs) as problem:
+        if not problem.solve_for(solution, rows, cols, (fitted.rows.centre, fitted.cols.centre)):
+            warnings.warn(
+                "Rows and columns that were folded in together still move.", NotConvergedWarning, stacklevel=3
+            )
+    sides = []
+    found, solved = layout.blocks(theta), layout.blocks(solution)
+    for i, (entities, given, codes) in enumerate(zip((fitted.rows, fitted.cols), counts, (rows, cols), strict=False)):
+        found[i][codes] = solved[i][codes]
+        own = entities.counts.copy()
+        own[codes] = given[codes]
+        sides.append(replace(entities, counts=own))
+    model = replace(fitted, theta=theta, rows=sides[0], cols=sides[1])
     if fitted.prediction is None:
-        return solved
-    refreshed = with_mean_predictions(solved, dyads, n_jobs)
-    for name, codes in (("rows", rows), ("cols", rows if fitted.structure.one_set else cols)):
-        old, new = getattr(solved, name), getattr(refreshed, name)
+        return model
+    fresh = with_mean_predictions(model, dyads, n_jobs)
+    sides = []
+    for old, new, codes in zip((model.rows, model.cols), (fresh.rows, fresh.cols), (rows, cols), strict=True):
         predictions = np.array(old.predictions)
-        predictions[codes] = new.predictions[codes]
-        solved = replace(solved, **{name: replace(old, predictions=predictions)})
-    return solved
+        predictions[codes] = np.asarray(new.predictions)[codes]
+        sides.append(replace(old, predictions=predictions))
+    return replace(model, rows=sides[0], cols=sides[1])
+
+
+def targets(fitted: Fitted, dyads: Dyads, n_known: tuple[int, int], side: str | None) -> tuple[Codes, Codes]:
+    """The rows and columns of `dyads` to solve for: those without labels, or all of one side.
+
+    `n_known` : how many rows and columns the model knew before it grew by those of `dyads`.
+    """
+    given = np.unique(dyads.row), np.unique(dyads.col)
+    if side is not None:
+        solved, others = (given[0], given[1]) if side == "row" else (given[1], given[0])
+        strange = int((others >= n_known[1 if side == "row" else 0]).sum())
+        if strange:
+            raise UnknownIdError(
+                f"side={side!r} solves for one side, and {strange} ids of the other are not known: expected known "
+                "ones. Fold these in first, or leave side=None."
+            )
+        if fitted.structure.one_set:
+            return solved, solved
+        return (solved, others[:0]) if side == "row" else (others[:0], solved)
+    rows, cols = given[0][fitted.rows.counts[given[0]] == 0], given[1][fitted.cols.counts[given[1]] == 0]
+    if not (len(rows) or len(cols)):
+        raise InputError(
+            "All ids of X have labels in the model already: expected new ones. To solve for known ids anew, pass "
+            "side='row' or 'col' with all their labels, old and new."
+        )
+    if fitted.structure.one_set:
+        rows = cols = np.union1d(rows, cols)
+    return rows, cols
 
 
 def with_seen(fitted: Fitted, dyads: Dyads, rows: Codes, cols: Codes) -> Fitted:
-    """Give entities the sets of those they are seen with in `dyads`, where the model has `implicit` features."""
+    """Add to entities' sets those they are seen with in `dyads`, where the model has `implicit` features."""
     if not fitted.implicit:
         return fitted
     n_rows, n_cols = len(fitted.rows), len(fitted.cols)
@@ -210,8 +284,12 @@ def with_seen(fitted: Fitted, dyads: Dyads, rows: Codes, cols: Codes) -> Fitted:
     changed = []
     for entities, found, codes in zip((fitted.rows, fitted.cols), sets, (rows, cols), strict=False):
         first = 0 if entities.encoder is None else len(entities.encoder.names)
+        mine = entities.features[codes]
         # Entities that came after the fit have no weight as members of a set.
-        lines = sparse.hstack([entities.features[codes][:, :first], found[codes][:, : entities.n_features - first]])
-        changed.append(replace(entities, features=_with_lines(entities.features, codes, lines.tocsr())))
-    new_cols = replace(changed[0], ids=fitted.cols.ids) if one_set else changed[1]
-    return replace(fitted, rows=changed[0], cols=new_cols)
+        sets = (mine[:, first:] + found[codes][:, : entities.n_features - first] != 0).astype(np.float64)
+        size = np.maximum(np.asarray(sets.sum(axis=1)), 1)
+        lines = sparse.hstack([mine[:, :first], sparse.diags_array(1 / np.sqrt(size)) @ sets], format="csr")
+        changed.append(replace(entities, features=_with_lines(entities.features, codes, lines)))
+    if one_set:
+        changed.append(replace(fitted.cols, features=changed[0].features))
+    return replace(fitted, rows=changed[0], cols=changed[1])

@@ -177,11 +177,9 @@ class LFLLink(_Nominal):
 
     _structures = ("symmetric", "spectral", "directed")
 
-    def _read(self, X: Any, y: Any, sample_weight: Any, seen: Any = None, classes: Any = None) -> Observations:
-        observed = super()._read(X, y, sample_weight, seen, classes)
+    def _check_observed(self, observed: Observations) -> None:
         if self._structure != "directed":
             check_undirected(observed)
-        return observed
 
 
 class LFLRelational(_Nominal):
@@ -199,15 +197,13 @@ class LFLRelational(_Nominal):
 
     _structures = ("relational", "mixture", "spectral", "symmetric_mixture")
 
-    def _read(self, X: Any, y: Any, sample_weight: Any, seen: Any = None, classes: Any = None) -> Observations:
-        observed = super()._read(X, y, sample_weight, seen, classes)
+    def _check_observed(self, observed: Observations) -> None:
         if STRUCTURES[self._structure][1]:
             check_undirected(observed)
         if len(observed.classes) != 2:
             raise InputError(
                 f"LFLRelational got {len(observed.classes)} labels: expected two, such as 0 and 1, per relation."
             )
-        return observed
 
     @property
     def _id_columns(self) -> tuple[Any, ...]:

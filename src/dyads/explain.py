@@ -21,7 +21,7 @@ class Parts(NamedTuple):
     Attributes
     ----------
     dyad : (n_parts,) which dyad, from 0
-    name : (n_parts,) "label bias", "row bias", "column bias", "latent", or a feature such as "row age", "dyad price"
+    name : (n_parts,) "label bias", "row bias", "column bias", "latent", or a feature such as "row: age"
     value : (n_parts, n_labels) what it adds to the log-odds of each label
     """
 
@@ -79,14 +79,14 @@ def _side_parts(fitted: Fitted, i: int, codes: Codes) -> list[Part]:
         known, unknown = np.flatnonzero(codes >= 0), np.flatnonzero(codes < 0)
         parts.append(_of_features(entities.features[codes[known]], known, weights, side, fitted))
         average = np.broadcast_to(entities.average_features @ weights.astype(np.float64), (len(unknown), len(bias)))
-        parts.append((unknown, f"{side} features of an average one", average))
+        parts.append((unknown, f"{side}: features of an average one", average))
     return parts
 
 
 def _of_features(features: Any, dyad: Array, weights: Array, side: str, fitted: Fitted) -> Part:
     """What each feature that is not zero adds: x_f w_f. `dyad` : the dyad of each line of `features`."""
     x = features.tocoo()
-    names = np.array([f"{side} {name}" for name in fitted.feature_names(side)])
+    names = np.array([f"{side}: {name}" for name in fitted.feature_names(side)])
     return dyad[x.row], names[x.col], x.data[:, None] * weights.astype(np.float64)[x.col]
 
 

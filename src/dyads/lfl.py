@@ -21,10 +21,13 @@ from dyads import artifact
 from dyads.choices import UNKNOWN_POLICIES, check_choices
 from dyads.coldstart import (
     fold_in,
-    mean_predictions,
+    mean_scores,
+    refuse_featureless,
     support,
+    targets,
     with_features,
     with_mean_predictions,
+    with_more,
     with_seen,
     with_spread,
 )
@@ -182,7 +185,7 @@ class LFL(ClassifierMixin, BaseEstimator):
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with _logged(self.verbose, callback) as monitored:
             best, trace = train(
-                self._objective(untrained, observed.dyads),
+                self._objective(untrained),
                 observed.dyads,
                 values=numeric_values(observed.classes) if self._ordered else None,
                 solver=self.solver,
@@ -245,6 +248,7 @@ class LFL(ClassifierMixin, BaseEstimator):
             replace(rows, ids=observed.cols) if layout.structure.one_set else cols,
             np.zeros(layout.size),
             counts.relation,
+            layout.blocks(self._shared_centre(layout, dyads, observed.classes)).shared,
             observed.relations,
             layout.interactions,
             int(self.rank),
@@ -255,10 +259,11 @@ class LFL(ClassifierMixin, BaseEstimator):
             bool(self.implicit),
         )
 
-    def _objective(self, model: Fitted, dyads: Dyads) -> Objective:
-        """What is minimised to train `model` on `dyads`, which may be a batch of those it counts."""
+    def _objective(self, model: Fitted) -> Objective:
+        """What is minimised to train `model` on the dyads it counts."""
         layout = model.layout
-        centre = self._shared_centre(layout, dyads, model.classes)
+        centre = np.zeros(layout.size)
+        layout.blocks(centre).shared[:] = model.shared_centre
         penalty = L2.of(layout, model.strengths, model.scaling, model.counts, centre)
         free = layout.free(model.rank, model.bias)
         return Objective(layout, model.loss, penalty, None if free.all() else free)
@@ -266,7 +271,12 @@ class LFL(ClassifierMixin, BaseEstimator):
     def _read(self, X: Any, y: Any, sample_weight: Any, seen: Any = None, classes: Any = None) -> Observations:
         _, one_set = STRUCTURES[self._structure]
         side = SideTables(_features(self.row_features), _features(self.col_features), bool(self.implicit), seen)
-        return read_observations(X, y, sample_weight, self._id_columns, one_set=one_set, side=side, classes=classes)
+        observed = read_observations(X, y, sample_weight, self._id_columns, one_set=one_set, side=side, classes=classes)
+        self._check_observed(observed)
+        return observed
+
+    def _check_observed(self, observed: Observations) -> None:
+        """Refuse what an estimator cannot learn from."""
 
     @property
     def _id_columns(self) -> tuple[Any, ...]:
@@ -356,10 +366,13 @@ class LFL(ClassifierMixin, BaseEstimator):
 
     def _warm_start(self, untrained: Fitted) -> Any:
         old = self.fitted_
-        if old.structure != untrained.structure or not np.array_equal(old.classes, untrained.classes):
+        alike = ("structure", "rank", "bias", "interactions")
+        if any(getattr(old, name) != getattr(untrained, name) for name in alike) or not np.array_equal(
+            old.classes, untrained.classes
+        ):
             raise InputError(
-                "warm_start=True needs the labels, rank, base and bias of the last fit: they changed. Fit a new "
-                "estimator, or set warm_start=False."
+                "warm_start=True needs the labels, rank, base, bias and interactions of the last fit: they changed. "
+                "Fit a new estimator, or set warm_start=False."
             )
 
         def start(theta: Array) -> Array:
@@ -377,9 +390,10 @@ class LFL(ClassifierMixin, BaseEstimator):
         return fitted, codes, features
 
     def _with_features(self, row_features: Any, col_features: Any) -> Fitted:
-        given = (row_features, self.row_features), (col_features, self.col_features)
-        row, col = (None if new is None else Features.of(new, like=_features(old)) for new, old in given)
-        return with_features(self.fitted_, row, col)
+        fitted = self.fitted_
+        row = None if row_features is None else Features.of(row_features, like=fitted.rows.encoder)
+        col = None if col_features is None else Features.of(col_features, like=fitted.cols.encoder)
+        return with_features(fitted, row, col)
 
     def _scores(self, X: Any, row_features: Any = None, col_features: Any = None) -> Array:
         """Score the dyads of X; those with unknown ids follow the policy, and are counted in one warning."""
@@ -394,11 +408,7 @@ class LFL(ClassifierMixin, BaseEstimator):
         """Apply the policy to the scores of dyads with unknown ids, and say so in one warning."""
         if self.unknown not in UNKNOWN_POLICIES:
             raise unknown_name("unknown", self.unknown, UNKNOWN_POLICIES)
-        counted = zip(unknown, ("a row id", "a column id", "a relation"), strict=False)
-        found = " and ".join(f"{column.sum()} have {what}" for column, what in counted if column.any())
-        message = f"Of {len(out)} dyads, {found} not seen in training"
-        if self.unknown == "raise":
-            raise UnknownIdError(f"{message}: expected known ids. Drop them, or set unknown='prior' or 'nan'.")
+        message = self._unknown_message(unknown)
         if self.unknown == "nan":
             out[np.logical_or.reduce(unknown)] = np.nan
         if self.unknown == "mean":
@@ -409,9 +419,22 @@ class LFL(ClassifierMixin, BaseEstimator):
                 )
             rows, cols = codes[:2]
             either = unknown[0] | unknown[1]
-            out[either] = np.log(mean_predictions(fitted, rows[either], cols[either]))
-        treated = {"prior": "average ones", "nan": "NaN", "mean": "the mean of the predictions for the other id"}
-        warnings.warn(f"{message}: treated as {treated[self.unknown]}.", UnknownIdWarning, stacklevel=_outside())
+            out[either] = mean_scores(fitted, rows[either], cols[either])
+        treated = {
+            "prior": "they may be any of those seen, so probabilities are averaged over these",
+            "nan": "their probabilities are NaN",
+            "mean": "they have the mean of the predictions for the other id",
+        }
+        warnings.warn(f"{message}: {treated[self.unknown]}.", UnknownIdWarning, stacklevel=_outside())
+
+    def _unknown_message(self, unknown: list[Array]) -> str:
+        """Count dyads with unknown ids, in words; an error where the policy is that."""
+        counted = zip(unknown, ("a row id", "a column id", "a relation"), strict=False)
+        found = " and ".join(f"{column.sum()} have {what}" for column, what in counted if column.any())
+        message = f"Of {len(unknown[0])} dyads, {found} not seen in training"
+        if found and self.unknown == "raise":
+            raise UnknownIdError(f"{message}: expected known ids. Drop them, or set unknown='prior' or 'nan'.")
+        return message
 
     def predict_proba(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Array:
         """Probability of each label (n, n_labels); columns in the order of `classes_`.
@@ -423,7 +446,8 @@ class LFL(ClassifierMixin, BaseEstimator):
 
     def log_odds(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Array:
         """Log-odds of each label (n, n_labels): against the base, or against the labels' geometric mean if none."""
-        return self.fitted_.log_odds(self._scores(X, row_features, col_features))
+        scored = self._scores(X, row_features, col_features)
+        return self.fitted_.log_odds(scored)
 
     def predict(self, X: Any, cost: Any = None, *, row_features: Any = None, col_features: Any = None) -> Array:
         """Predict one label per dyad; with a cost matrix, the label of least expected cost.
@@ -458,10 +482,11 @@ class LFL(ClassifierMixin, BaseEstimator):
 
         A tidy table, of the kind X has (an Arrow table if that is no dataframe), with the columns dyad (its place in
         X), label, part and value. The parts are "label bias", "row bias", "column bias", "latent" (all products of
-        latent weights) and one of every feature that is not zero, such as "row age" or "col genre=Drama". Unknown ids
-        are average ones, whatever the policy is: that is what can be explained.
+        latent weights) and one of every feature that is not zero, such as "row: age" or "col: genre=Drama". Ids without
+        labels have a part "unknown", what averaging over those seen adds; so have unknown ids under "mean" and "nan".
         """
         fitted, codes, features = self._look_up(X, row_features, col_features)
+        self._unknown_message([column < 0 for column in codes])
         row, col, relation = (*codes, None)[:3]
         parts = explain(fitted, row, col, relation, features, self.n_jobs)
         n_labels = len(fitted.classes)
@@ -489,14 +514,16 @@ class LFL(ClassifierMixin, BaseEstimator):
 
         Parameters
         ----------
-        rows : ids; unknown ones are average rows, with a warning
+        rows : ids; unknown ones may be any row, as under ``unknown="prior"``, with a warning, or an error under "raise"
         by : "mean", the expected value of a label that is a number, or a label, whose probability it is
-        exclude : table of pairs (row id, column id) to leave out, such as those seen in training
+        exclude : table of pairs (row id, column id) to leave out, such as those seen in training; of a model of several
+            relations, those of `relation` if the table has that column too
         candidates : ids of the columns to choose from, default all the model knows
         relation : the relation, for a model of several
 
-        Exact, and in flat memory whatever the number of rows and columns. The table is of the kind `rows` has, an Arrow
-        table if that is no dataframe or series.
+        Exact, and in flat memory whatever the number of rows and columns; rows and columns without labels take some
+        hundred times longer, since they are averaged over. The table is of the kind `rows` has, an Arrow table if that
+        is no dataframe or series.
         """
         check_is_fitted(self)
         fitted = self._with_features(row_features, col_features)
@@ -514,19 +541,19 @@ class LFL(ClassifierMixin, BaseEstimator):
             if (chosen < 0).any():
                 raise UnknownIdError("Some candidates are not known to the model: expected known column ids.")
         if (codes < 0).any():
-            warnings.warn(
-                f"Of {len(codes)} rows, {int((codes < 0).sum())} were not seen in training: treated as average ones.",
-                UnknownIdWarning,
-                stacklevel=2,
-            )
+            message = f"Of {len(codes)} rows, {int((codes < 0).sum())} were not seen in training"
+            if self.unknown == "raise":
+                raise UnknownIdError(f"{message}: expected known ids. Drop them, or set unknown='prior'.")
+            warnings.warn(f"{message}: they may be any of those seen.", UnknownIdWarning, stacklevel=2)
+        kind = self._relation_code(relation)
         pairs = (np.zeros(0, np.int64), np.zeros(0, np.int64))
         if exclude is not None:
-            given = read_pairs(exclude, (fitted.rows.ids.name, fitted.cols.ids.name))
-            pairs = fitted.rows.ids.encode(given[0]), fitted.cols.ids.encode(given[1])
-        count = min(int(n), len(chosen))
-        best = recommend(
-            fitted, codes, chosen, count, self._worth(by), pairs, self._relation_code(relation), self.n_jobs
-        )
+            vocabularies = fitted.vocabularies
+            given = read_pairs(exclude, [vocabulary.name for vocabulary in vocabularies], self.columns_)
+            row, col, *rest = (vocabulary.encode(ids) for vocabulary, ids in zip(vocabularies, given, strict=False))
+            mine = rest[0] == kind if rest else np.ones(len(row), np.bool_)
+            pairs = row[mine], col[mine]
+        best = recommend(fitted, codes, chosen, min(int(n), len(chosen)), self._worth(by), pairs, kind, self.n_jobs)
         columns = {
             "row": row_ids.take(pa.array(best.row)),
             "col": fitted.cols.ids.ids.take(pa.array(best.col)),
@@ -575,30 +602,34 @@ class LFL(ClassifierMixin, BaseEstimator):
                     "Use fit."
                 )
         self._check_choices()
-        if hasattr(self, "fitted_"):
-            known = self.fitted_
-            more = read_more(X, y, sample_weight, known.vocabularies, self.columns_, known.classes, known.dyad_encoder)
-            model = known.grown(more.rows, more.cols)
-            start = model.uncentred()
-        else:
+        known = self.__dict__.get("fitted_")
+        if known is None:
             more = self._read(X, y, sample_weight, classes=classes)
-            model, start = self._untrained(more).without_counts(), None
-            self.columns_, self.n_features_in_ = more.columns, len(more.columns)
-            self.n_iter_, self.solver_, self.converged_ = 0, "sgd", False
-            self.trace_ = {name: [] for name in Progress._fields}
+            model, start, n_iter, trace = self._untrained(more).without_counts(), None, 0, {}
+        else:
+            more = self._read_more(known, X, y, sample_weight)
+            if len(more.rows) > len(known.rows) or len(more.cols) > len(known.cols):
+                # The tables may have grown since the fit.
+                known = self._with_features(self.row_features, self.col_features)
+                more = self._read_more(known, X, y, sample_weight)
+            model = known.grown(more.rows, more.cols)
+            refuse_featureless(known, model)
+            start, n_iter, trace = model.uncentred(), self.n_iter_, self.trace_
         dyads = replace(more.dyads, side=model.side._replace(dyad=more.dyads.side.dyad))
-        model = model.counted(dyads)
+        before, model = model, model.counted(dyads)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         options = Options(learning_rate=self.learning_rate, seed=seed)
         values = numeric_values(model.classes) if self._ordered else None
         theta, progress = resume(
-            self._objective(model, dyads), dyads, model.counts, start, options, values, self.n_iter_, self.n_jobs
+            self._objective(model), dyads, model.counts, start, options, values, n_iter, self.n_jobs
         )
-        self.fitted_ = with_spread(model.trained(theta), dyads, self.n_jobs)
-        self.n_iter_ += 1
+        model = model.trained(theta)
+        first = known is None
+        self.fitted_ = with_spread(model, dyads, self.n_jobs) if first else with_more(model, before, dyads, self.n_jobs)
+        self.columns_, self.n_features_in_ = more.columns, len(more.columns)
+        self.n_iter_, self.solver_, self.converged_ = n_iter + 1, "sgd", False
         self.objective_ = progress.objective
-        for name, trace in self.trace_.items():
-            trace.append(getattr(progress, name))
+        self.trace_ = {name: [*trace.get(name, []), value] for name, value in progress._asdict().items()}
         return self
 
     def fold_in(
@@ -620,38 +651,31 @@ class LFL(ClassifierMixin, BaseEstimator):
         ----------
         X, y, sample_weight : labelled dyads, as for `fit`
         side : None, "row" or "col"
-            None solves for ids the model does not know. "row" solves for every row of X, known or not, from the labels
-            given here: give *all* labels of a known row, old and new. "col" likewise.
+            None solves for ids that have no labels in the model. "row" solves for every row of X, known or not, from
+            the labels given here: give *all* labels of a known row, old and new. "col" likewise.
         row_features, col_features : features of the new ids, for a model with such
         """
         if side not in (None, "row", "col"):
             raise InputError(f"side={side!r} is not possible: expected None, 'row' or 'col'.")
         check_is_fitted(self)
-        fitted = self._with_features(row_features, col_features)
-        one_set = fitted.structure.one_set
-        new = read_more(X, y, sample_weight, fitted.vocabularies, self.columns_, fitted.classes, fitted.dyad_encoder)
-        n_rows, n_cols = len(fitted.rows), len(fitted.cols)
-        grown = fitted.grown(new.rows, new.cols)
-        rows, cols = np.unique(new.dyads.row), np.unique(new.dyads.col)
-        if one_set:
-            rows = cols = np.unique(np.concatenate([rows, cols]))
-        unlabelled = grown.rows.counts == 0, grown.cols.counts == 0
-        if side is None or one_set:
-            rows, cols = (rows if side else rows[unlabelled[0][rows]]), cols[unlabelled[1][cols]]
-        else:
-            target, others, known = (rows, cols, n_cols) if side == "row" else (cols, rows, n_rows)
-            if (others >= known).any():
-                raise UnknownIdError(
-                    f"side={side!r} solves for one side, and {int((others >= known).sum())} ids of the other are not "
-                    "known: expected known ones. Fold these in first, or leave side=None."
-                )
-            rows, cols = (target, others[:0]) if side == "row" else (others[:0], target)
-        # Dyads between ids that both stay as they are say nothing about the new ones.
-        touched = np.isin(new.dyads.row, rows) | np.isin(new.dyads.col, rows if one_set else cols)
-        dyads = new.dyads.take(touched)
+        known = self._with_features(row_features, col_features)
+        new = self._read_more(known, X, y, sample_weight)
+        grown = known.grown(new.rows, new.cols)
+        refuse_featureless(known, grown)
+        rows, cols = targets(grown, new.dyads, (len(known.rows), len(known.cols)), side)
+        # Dyads between ids that both stay as they are say nothing about the others.
+        dyads = new.dyads.take(np.isin(new.dyads.row, rows) | np.isin(new.dyads.col, cols))
         model = copy.copy(self)
         model.fitted_ = fold_in(with_seen(grown, dyads, rows, cols), dyads, rows, cols, self.n_jobs)
         return model
+
+    def _read_more(self, known: Fitted, X: Any, y: Any, sample_weight: Any) -> Observations:
+        more = read_more(
+            X, y, sample_weight, known.vocabularies, self.columns_, known.classes, known.dyad_encoder,
+            one_set=known.structure.one_set,
+        )  # fmt: skip
+        self._check_observed(more)
+        return more
 
     def _decide(self, proba: Array) -> Array:
         """The code of the label to predict (n,)."""
@@ -722,7 +746,7 @@ class LFL(ClassifierMixin, BaseEstimator):
     @property
     def n_parameters_(self) -> int:
         """How many numbers were learnt."""
-        return int(self._known().theta.size)
+        return self._known().n_parameters()
 
     def _known(self) -> Fitted:
         try:

@@ -49,10 +49,14 @@ def plot_explanation(ax: Any, explanation: Any, dyad: int = 0, most: int = 12) -
 
     `explanation` is the table of `explain`. The `most` parts that say most are drawn, the others summed in one line.
     """
-    columns = {name: to_numpy(read_column(values, name)) for name, values in named_values(explanation).items()}
+    values = named_values(explanation)
+    if not {"dyad", "label", "part", "value"} <= values.keys():
+        raise InputError(f"The table has the columns {list(values)}: expected the one that explain(X) returns.")
+    columns = {name: to_numpy(read_column(column, f"column {name!r}")) for name, column in values.items()}
     mine = columns["dyad"] == dyad
     if not mine.any():
-        raise InputError(f"dyad={dyad!r} is not explained: expected 0 to {int(columns['dyad'].max())}.")
+        there = f"0 to {int(columns['dyad'].max())}" if len(mine) else "a table that is not empty"
+        raise InputError(f"dyad={dyad!r} is not explained: expected {there}.")
     label, part, value = (columns[name][mine] for name in ("label", "part", "value"))
     labels = list(dict.fromkeys(label.tolist()))
     parts = {name: value[part == name] for name in dict.fromkeys(part.tolist())}

@@ -74,7 +74,7 @@ def learnt(table, **options):
 )
 def test_every_kind_of_table_gives_the_same_matrix(table):
     features = Features(table)
-    encoder = Encoder.learn(features, ids("cid", "ann", "eve", "bob"))
+    encoder = Encoder.learn(features, ids("cid", "ann", "bob"))
     matrix = encoder.encode(features)
     assert encoder.names == NAMES
     assert (matrix.format, matrix.dtype) == ("csr", np.float64)
@@ -306,9 +306,24 @@ def test_what_is_no_features_yet_is_wrapped_like_others():
     features = Features(pd.DataFrame(DATA)[["age", "user"]], "user", absent="missing", transformer=SimpleImputer())
     assert Features.of(features) is features
     assert Features.of(DATA).absent == "raise"
-    other = Features.of(pd.DataFrame(DATA)[["age", "user"]], like=features)
-    assert (other.id, other.absent, other.transformer) == ("user", "missing", features.transformer)
-    assert Features.of((["a"], np.ones((1, 1))), like=Features(DATA)).id is None
+    encoder = Encoder.learn(features, features.ids)
+    other = Features.of(pd.DataFrame(DATA)[["age", "user"]], like=encoder)
+    assert (other.id, other.transformer) == ("user", encoder.transformer)
+    assert Features.of((["a"], np.ones((1, 1))), like=Encoder.learn(Features(DATA), features.ids)).id is None
+
+
+def test_an_id_that_is_absent_from_the_table_teaches_that_all_may_be_missing():
+    features = Features(BASE, absent="missing")
+    encoder = Encoder.learn(features, ids(*BASE["user"], "eve"))
+    assert encoder.names == ["age", "age (missing)"]
+    assert aligned(encoder, features, ids("eve"), 1, "row").toarray().tolist() == [[0, 1]]
+
+
+def test_features_do_not_follow_the_table_they_were_made_of():
+    table = pd.DataFrame({"user": np.arange(3), "age": np.arange(3)})
+    features = Features(table)
+    table.loc[0, "age"], table.loc[1, "user"] = 99, 0
+    assert features.columns["age"].to_pylist() == features.ids.to_pylist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("kind", [pd.DataFrame, pl.DataFrame])
@@ -333,7 +348,7 @@ def test_a_transformer_is_copied_and_fitted_on_the_known_ids(kind):
 def test_a_transformer_is_not_in_a_model_file():
     encoder = learnt(pd.DataFrame(BASE), transformer=StandardScaler())
     value = encoder.to_json()
-    assert value == {"transformer": "StandardScaler", "names": ["age"]}
+    assert value == {"transformer": "StandardScaler", "names": ["age"], "id": "user", "absent": "raise"}
     again = Encoder.from_json(json.loads(json.dumps(value)))
     assert again.to_json() == value
     assert again.names == ["age"]

@@ -205,7 +205,7 @@ def test_an_epoch_visits_every_dyad_once(structure, monkeypatch):
     dyads = dyads_for(structure, n=4000, n_rows=60, n_cols=50, weighted=True)
     objective = make_objective(structure, Log(), dyads, "count")
     with Host(objective, dyads) as problem:
-        assert problem._cells.n_groups > 3
+        assert problem._groups.cells.n_groups > 3
         state = problem.sgd_state(random_theta(objective))
         before = state[0].copy()
         met = problem.epoch(state, 0.0, 0, 0)

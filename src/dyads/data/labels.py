@@ -25,7 +25,8 @@ def encode_labels(y: Any, at_least: int = 2) -> tuple[Array, Codes]:
     encoded = column.dictionary_encode()
     found = to_numpy(encoded.dictionary)
     if len(found) < at_least:
-        raise InputError(f"The labels have {len(found)} class, {found.tolist()}: expected at least two to tell apart.")
+        needed = "two to tell apart" if at_least == 2 else "one"
+        raise InputError(f"The labels have {len(found)} class, {found.tolist()}: expected at least {needed}.")
     if pa.types.is_floating(kind) and len(found) > max(MANY_FLOATS, len(column) / 2) and (found % 1).any():
         raise InputError(
             f"Unknown label type: continuous ({len(found)} distinct floats in {len(column)} labels): expected few "

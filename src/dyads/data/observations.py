@@ -87,9 +87,39 @@ def read_observations(
     side = side or SideTables()
     values = named_values(X)
     names = _id_columns(list(values), wanted)
-    ids = [_read_ids(values, name) for name in names]
-    further = _further_columns(values, names)
-    known, (found, label) = classes, encode_labels(y, at_least=1 if classes is not None else 2)
+    ids, further, found, label, weight = _read_lines(values, names, y, sample_weight, 2 if classes is None else 1)
+    if classes is None:
+        classes = found
+    else:
+        classes, _ = encode_labels(classes)
+        label = _codes_in(classes, found)[label]
+    if one_set:
+        rows, row_codes, cols, col_codes = _one_vocabulary(ids[0], ids[1], names)
+    else:
+        rows, row_codes = Vocabulary.of(ids[0], names[0])
+        cols, col_codes = Vocabulary.of(ids[1], names[1])
+    relations, relation_codes = Vocabulary.of(ids[2], names[2]) if len(ids) > 2 else (None, None)
+    rows, cols, features, encoders = _read_side(side, rows, cols, row_codes, col_codes, one_set, list(values))
+    if further:
+        dyad_encoder = Encoder.learn_columns(further)
+        encoders = encoders._replace(dyad=dyad_encoder)
+        features = features._replace(dyad=dyad_encoder.encode_columns(further))
+    dyads = Dyads(
+        row_codes, col_codes, label, weight, len(rows), len(cols), len(classes),
+        relation_codes, 1 if relations is None else len(relations), features,
+    )  # fmt: skip
+    return Observations(dyads, classes, rows, cols, relations, list(values), encoders)
+
+
+def _read_lines(
+    values: dict[str, Any], names: Sequence[str], y: Any, sample_weight: Any, n_classes: int
+) -> tuple[list[pa.Array], dict[str, pa.Array], np.ndarray[Any, Any], Codes, npt.NDArray[np.float64] | None]:
+    """The ids, features, labels (distinct ones and codes) and weights of dyads, without those of weight zero.
+
+    `names` are the columns of ids, the others are features; there must be `n_classes` distinct labels or more.
+    """
+    ids, further = [_read_ids(values, name) for name in names], _further_columns(values, names)
+    found, label = encode_labels(y, at_least=n_classes)
     _refuse_labels(further, y)
     weight = _read_weight(sample_weight)
     n = len(ids[0])
@@ -104,28 +134,8 @@ def read_observations(
         seen = weight > 0
         ids, weight = [column.filter(pa.array(seen)) for column in ids], weight[seen]
         further = {name: column.filter(pa.array(seen)) for name, column in further.items()}
-        found, label = encode_labels(found[label[seen]], at_least=1 if known is not None else 2)
-    if known is None:
-        classes = found
-    else:
-        classes, _ = encode_labels(known)
-        label = _codes_in(classes, found)[label]
-    if one_set:
-        rows, row_codes, cols, col_codes = _one_vocabulary(ids[0], ids[1], names)
-    else:
-        rows, row_codes = Vocabulary.of(ids[0], names[0])
-        cols, col_codes = Vocabulary.of(ids[1], names[1])
-    relations, relation_codes = Vocabulary.of(ids[2], names[2]) if len(ids) > 2 else (None, None)
-    rows, cols, features, encoders = _read_side(side, rows, cols, row_codes, col_codes, one_set)
-    if further:
-        dyad_encoder = Encoder.learn_columns(further)
-        encoders = encoders._replace(dyad=dyad_encoder)
-        features = features._replace(dyad=dyad_encoder.encode_columns(further))
-    dyads = Dyads(
-        row_codes, col_codes, label, weight, len(rows), len(cols), len(classes),
-        relation_codes, 1 if relations is None else len(relations), features,
-    )  # fmt: skip
-    return Observations(dyads, classes, rows, cols, relations, list(values), encoders)
+        found, label = encode_labels(found[label[seen]], at_least=n_classes)
+    return ids, further, found, label, weight
 
 
 def read_dyads(
@@ -165,7 +175,13 @@ def _named_as(values: dict[str, Any], columns: Sequence[str]) -> dict[str, Any]:
 
 
 def _read_side(
-    tables: SideTables, rows: Vocabulary, cols: Vocabulary, row: Codes, col: Codes, one_set: bool
+    tables: SideTables,
+    rows: Vocabulary,
+    cols: Vocabulary,
+    row: Codes,
+    col: Codes,
+    one_set: bool,
+    columns: Sequence[str],
 ) -> tuple[Vocabulary, Vocabulary, Side, Encoders]:
     """Grow the vocabularies by the ids of `tables`, and line up the features with them."""
     if one_set and tables.col is not None:
@@ -179,7 +195,7 @@ def _read_side(
     if tables.col is not None:
         cols = cols.with_ids(tables.col.ids, "col_features")
     if tables.implicit and tables.seen is not None:
-        pairs = read_pairs(tables.seen, (rows.name, cols.name))
+        pairs = read_pairs(tables.seen, (rows.name, cols.name), columns)
         rows, cols = rows.with_ids(pairs[0], "seen"), cols.with_ids(pairs[1], "seen")
         if one_set:
             rows = rows.with_ids(pairs[1], "seen")
@@ -212,24 +228,17 @@ def read_more(
     columns: Sequence[str],
     classes: np.ndarray[Any, Any],
     encoder: Encoder | None,
+    *,
+    one_set: bool,
 ) -> Observations:
     """Read labelled dyads for a model that is fitted: its labels are known, and its vocabularies grow by new ids."""
     values = _named_as(named_values(X), columns)
-    ids = [_read_ids(values, vocabulary.name) for vocabulary in vocabularies]
-    further = _further_columns(values, [vocabulary.name for vocabulary in vocabularies])
-    found, label = encode_labels(y, at_least=1)
+    names = [vocabulary.name for vocabulary in vocabularies]
+    ids, further, found, label, weight = _read_lines(values, names, y, sample_weight, 1)
     label = _codes_in(classes, found)[label]
-    weight = _read_weight(sample_weight)
-    lengths = [len(column) for column in (*ids, label, *further.values())] + ([] if weight is None else [len(weight)])
-    if len(set(lengths)) > 1:
-        raise InputError(f"The ids, labels, features and weights have the lengths {lengths}: expected the same.")
     features = None if encoder is None else encoder.encode_columns(further)
-    if weight is not None and not weight.all():
-        seen = weight > 0
-        ids, weight, label = [column.filter(pa.array(seen)) for column in ids], weight[seen], label[seen]
-        features = None if features is None else features[seen]
     rows, cols = vocabularies[0].with_ids(ids[0], "X"), vocabularies[1].with_ids(ids[1], "X")
-    if vocabularies[0].ids is vocabularies[1].ids or vocabularies[0].ids.equals(vocabularies[1].ids):
+    if one_set:
         rows = rows.with_ids(ids[1], "X")
         cols = Vocabulary(rows.ids, cols.name)
     relation = None
@@ -258,13 +267,24 @@ def _codes_in(classes: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> Cod
     return place
 
 
-def read_pairs(table: Any, names: tuple[str, str]) -> list[pa.Array]:
-    """The row and column ids of a table of pairs: the columns of these names, or else the first two."""
+def read_pairs(table: Any, names: Sequence[str], columns: Sequence[str]) -> list[pa.Array]:
+    """The ids of a table of pairs, by the names of their columns or, in a table without names, by their place.
+
+    `names` are those of the row ids, the column ids and perhaps the relations, `columns` the table's of the fit; of a
+    table without names that is narrower than that one, the first column holds row ids and the second column ids.
+    """
     values = named_values(table)
-    if len(values) < 2:
-        raise InputError(f"The table of pairs has the columns {list(values)}: expected row ids and column ids.")
-    chosen = names if set(names) <= set(values) else tuple(values)[:2]
-    return [_read_ids(values, name) for name in chosen]
+    if _unnamed(list(values)) and len(values) == len(columns):
+        values = dict(zip(columns, values.values(), strict=True))
+    elif _unnamed(list(values)) and len(values) == 2:
+        values = dict(zip(names, values.values(), strict=False))
+    if not set(names[:2]) <= set(values):
+        raise InputError(f"The table of pairs has the columns {list(values)}: expected {list(names[:2])}. Rename them.")
+    found = [_read_ids(values, name) for name in names if name in values]
+    lengths = [len(column) for column in found]
+    if len(set(lengths)) > 1:
+        raise InputError(f"The columns of pairs have the lengths {lengths}: expected the same.")
+    return found
 
 
 def check_undirected(seen: Observations) -> None:

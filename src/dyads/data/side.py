@@ -70,7 +70,7 @@ class Features:
         if _is_pair(table):
             if id is not None:
                 raise InputError(f"id={id!r} names a column, but got a pair (ids, matrix): expected no id=. Drop it.")
-            ids, matrix = read_column(table[0], "the ids"), table[1]
+            ids, matrix = _copied(read_column(table[0], "the ids")), table[1]
             if len(ids) != matrix.shape[0]:
                 raise InputError(f"Got {len(ids)} ids but a matrix of {matrix.shape[0]} lines: expected one an id.")
             native, matrix = matrix, _finite_matrix(matrix, ids)
@@ -82,11 +82,13 @@ class Features:
             id = str(id) if id is not None else next(iter(values), None)
             if id not in values:
                 raise InputError(f"The features have no column {id!r}: expected one of {list(values)}. Set id= to it.")
-            ids, width = read_column(values.pop(id), f"column {id!r}"), len(values)
+            ids, width = _copied(read_column(values.pop(id), f"column {id!r}")), len(values)
             if transformer is not None:
                 native = without_column(table, id)
             else:
-                columns = _read(values, ids)
+                columns = {name: _copied(column) for name, column in _read(values, ids).items()}
+        if not len(ids):
+            raise InputError("The features have no lines: expected one an id.")
         if not width:
             raise InputError("The features have ids but no feature: expected at least one column besides the ids.")
         distinct, codes = Vocabulary.of(ids, "id")
@@ -102,13 +104,14 @@ class Features:
         )  # fmt: skip
 
     @classmethod
-    def of(cls, value: Any, like: "Features | None" = None) -> "Features":
-        """A Features as it is; anything else wrapped with the defaults, or the id, absent and transformer of `like`."""
+    def of(cls, value: Any, like: "Encoder | None" = None) -> "Features":
+        """A Features as it is; anything else wrapped, with the id and the transformer of what encodes it, if known."""
         if isinstance(value, cls):
             return value
         if like is None:
             return cls(value)
-        return cls(value, None if _is_pair(value) else like.id, absent=like.absent, transformer=like.transformer)
+        lost = isinstance(like.transformer, str)
+        return cls(value, None if _is_pair(value) else like.id, transformer=None if lost else like.transformer)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -151,8 +154,9 @@ class _Column:
     categories: pa.Array | None = None
 
     @classmethod
-    def learn(cls, name: str, column: pa.Array) -> "_Column":
-        kind, missing = _kind(column.type, name), bool(column.null_count)
+    def learn(cls, name: str, column: pa.Array, absent: bool = False) -> "_Column":
+        """Learn from a column; `absent` says that some entities have no line of it, so that all is missing."""
+        kind, missing = _kind(column.type, name), absent or bool(column.null_count)
         _, values = _entries(column)
         if kind not in NUMERIC:
             categories = values.unique()
@@ -230,11 +234,14 @@ class Encoder:
     names : one a feature, such as "age", "gender=F", "genres=Action" and "age (missing)"
     columns : what was learnt of each column of a table; none for a matrix, which is taken as it is
     transformer : fitted, if there is one; only the name of its class where the encoder comes from JSON
+    id, absent : those of the features it was learnt from
     """
 
     names: list[str]
     columns: tuple[_Column, ...] = ()
     transformer: Any = None
+    id: str | None = None
+    absent: str = "raise"
 
     @classmethod
     def learn(cls, features: Features, known: pa.Array) -> "Encoder":
@@ -250,24 +257,30 @@ class Encoder:
             native = features._native
             native = take_lines(native, lines) if features.matrix is None else native[lines]
             transformer = copy.deepcopy(features.transformer)
-            transformer.fit(native)
-            return cls(_transformed_names(transformer, _transform(transformer, native).shape[1]), (), transformer)
+            try:
+                transformer.fit(native)
+            except Exception as error:
+                # What a transformer raises is its own affair.
+                raise _failed(transformer, error) from error
+            names = _transformed_names(transformer, _transform(transformer, native).shape[1])
+            return cls(names, (), transformer, features.id, features.absent)
         if features.matrix is not None:
-            return cls([str(i) for i in range(features.matrix.shape[1])])
+            return cls([str(i) for i in range(features.matrix.shape[1])], absent=features.absent)
         _refuse_missing(features.columns)
-        return cls._of({name: column.take(pa.array(lines)) for name, column in features.columns.items()})
+        absent = bool((found < 0).any())
+        learnt = (_Column.learn(n, column.take(pa.array(lines)), absent) for n, column in features.columns.items())
+        return cls._of(tuple(learnt), features.id, features.absent)
 
     @classmethod
     def learn_columns(cls, columns: Mapping[str, Any]) -> "Encoder":
         """Learn from all lines of columns as given, such as those of X besides the ids."""
         arrays = _read(columns, None)
         _refuse_missing(arrays)
-        return cls._of(arrays)
+        return cls._of(tuple(_Column.learn(name, column) for name, column in arrays.items()))
 
     @classmethod
-    def _of(cls, columns: Mapping[str, pa.Array]) -> "Encoder":
-        learnt = tuple(_Column.learn(name, column) for name, column in columns.items())
-        return cls([name for column in learnt for name in column.names], learnt)
+    def _of(cls, columns: tuple[_Column, ...], id: str | None = None, absent: str = "raise") -> "Encoder":
+        return cls([name for column in columns for name in column.names], columns, None, id, absent)
 
     def encode(self, features: Features) -> sparse.csr_array:
         """The matrix (len(features), n_features) of all ids of `features`."""
@@ -336,20 +349,19 @@ class Encoder:
         if self.transformer is not None:
             lost = isinstance(self.transformer, str)
             name = self.transformer if lost else type(self.transformer).__name__
-            return {"transformer": name, "names": list(self.names)}
+            return {"transformer": name, "names": list(self.names), "id": self.id, "absent": self.absent}
         if self.columns:
-            return {"columns": [column.to_json() for column in self.columns]}
-        return {"matrix": len(self.names)}
+            return {"columns": [column.to_json() for column in self.columns], "id": self.id, "absent": self.absent}
+        return {"matrix": len(self.names), "absent": self.absent}
 
     @classmethod
     def from_json(cls, value: Any) -> "Encoder":
         """The encoder that `to_json` wrote; one with a transformer has lost it, and cannot encode."""
         if "transformer" in value:
-            return cls(list(value["names"]), (), value["transformer"])
+            return cls(list(value["names"]), (), value["transformer"], value["id"], value["absent"])
         if "matrix" in value:
-            return cls([str(i) for i in range(value["matrix"])])
-        columns = tuple(map(_Column.from_json, value["columns"]))
-        return cls([name for column in columns for name in column.names], columns)
+            return cls([str(i) for i in range(value["matrix"])], absent=value["absent"])
+        return cls._of(tuple(map(_Column.from_json, value["columns"])), value["id"], value["absent"])
 
 
 def aligned(encoder: Encoder, features: Features, ids: pa.Array, trained: int, what: str) -> sparse.csr_array:
@@ -382,10 +394,17 @@ def _positions(features: Features, ids: pa.Array) -> Codes:
         ) from error
 
 
+def _copied(column: pa.Array) -> pa.Array:
+    """A column that no longer shares memory with the table it was read from."""
+    return column.take(pa.array(np.arange(len(column))))
+
+
 def _is_pair(table: Any) -> bool:
-    if not (isinstance(table, tuple) and len(table) == 2):
+    if not isinstance(table, tuple):
         return False
-    return sparse.issparse(table[1]) or (isinstance(table[1], np.ndarray) and table[1].ndim == 2)
+    if len(table) != 2 or not (sparse.issparse(table[1]) or (isinstance(table[1], np.ndarray) and table[1].ndim == 2)):
+        raise InputError("Got a tuple that is no pair (ids, matrix): expected a sparse or NumPy matrix as its second.")
+    return True
 
 
 def _finite_matrix(matrix: Any, ids: pa.Array) -> sparse.csr_array:
@@ -501,7 +520,10 @@ def _transforms(transformer: Any) -> bool:
 
 def _transform(transformer: Any, native: Any) -> sparse.csr_array:
     who, n = f"The transformer {type(transformer).__name__}", native.shape[0]
-    found = transformer.transform(native)
+    try:
+        found = transformer.transform(native)
+    except Exception as error:
+        raise _failed(transformer, error) from error
     if not sparse.issparse(found):
         found = np.asarray(found)
     if found.ndim != 2 or found.shape[0] != n:
@@ -513,6 +535,10 @@ def _transform(transformer: Any, native: Any) -> sparse.csr_array:
     if not np.isfinite(matrix.data).all():
         raise InputError(f"{who} gave NaN or infinite values: expected finite ones. Add an imputer to it.")
     return matrix
+
+
+def _failed(transformer: Any, error: Exception) -> InputError:
+    return InputError(f"The transformer {type(transformer).__name__} failed ({error}): expected a table it can encode.")
 
 
 def _transformed_names(transformer: Any, width: int) -> list[str]:

@@ -40,15 +40,15 @@ class Vocabulary:
     def with_ids(self, column: pa.Array, source: str) -> "Vocabulary":
         """The same with the ids of `column` that are not in it after its own; `source` names that for messages."""
         try:
-            new = column.filter(pa.array(self.encode(column) < 0))
-        except DtypeError as error:
+            new = column.filter(pa.array(self.encode(column) < 0)).cast(self.ids.type)
+        except (DtypeError, pa.ArrowInvalid) as error:
             raise DtypeError(
                 f"The ids in {source} have type {_type_name(column.type)}, but column {self.name!r} of the data holds "
                 f"{_type_name(self.ids.type)}: an id must keep its type. Convert one of them."
             ) from error
         if not len(new):
             return self
-        return Vocabulary(pa.concat_arrays([self.ids, new.cast(self.ids.type).unique()]), self.name)
+        return Vocabulary(pa.concat_arrays([self.ids, new.unique()]), self.name)
 
     def encode(self, column: pa.Array) -> Codes:
         """Look up each id; `UNKNOWN` where there is none. Ids of another type raise."""

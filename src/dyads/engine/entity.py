@@ -15,6 +15,7 @@ import numpy as np
 
 from dyads.data.dyads import Dyads, Grouped
 from dyads.engine.compiled import inlined, kernel
+from dyads.engine.vectors import begin
 from dyads.model.loss import curvature, evaluate
 from dyads.model.parameters import Blocks
 from dyads.model.penalty import slope
@@ -201,16 +202,6 @@ def roles(which, e, i, x, A, B, H, row, col, relation):  # type: ignore[no-untyp
     own_row = which == ROW or (which == NODE and row[i] == e)
     own_col = which == COL or (which == NODE and col[i] == e)
     return own_row, own_col, x if which == SHARED else H[0 if relation is None else relation[i]]
-
-
-@inlined
-def begin(s, S, i):  # type: ignore[no-untyped-def]
-    """s = S[i], or zero where S is None."""
-    if S is None:
-        s[:] = 0
-    else:
-        for y in range(s.size):
-            s[y] = S[i, y]
 
 
 @inlined

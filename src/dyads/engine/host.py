@@ -8,7 +8,6 @@ that every sum has one owner and one order. SGD: rows and columns are dealt into
 import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -18,14 +17,13 @@ import numpy as np
 
 from dyads.data.dyads import Dyads, Grouped, Side
 from dyads.engine.compiled import inlined, kernel
-from dyads.engine.entity import COL, NODE, ROW, SHARED, STEPS, Prior, begin, solve_entities
-from dyads.engine.scoring import add
+from dyads.engine.entity import COL, NODE, ROW, SHARED, STEPS, Prior, solve_entities
 from dyads.engine.threads import CHUNK, Threads, even_tasks
-from dyads.model.fitted import Fitted
+from dyads.engine.vectors import add, begin, scale
 from dyads.model.loss import evaluate
 from dyads.model.objective import Objective
 from dyads.model.parameters import Blocks, random_stream
-from dyads.model.penalty import L2, Counts, slope
+from dyads.model.penalty import Counts, slope
 from dyads.model.structure import pull_col, pull_row, pull_shared, score
 
 Array = np.ndarray[Any, Any]
@@ -215,13 +213,6 @@ def step_pass(x, g, squares, rate, share, l2):  # type: ignore[no-untyped-def]
         step(x[n], g[n], squares[n], rate, share, l2)
 
 
-@inlined
-def scale(x, factor):  # type: ignore[no-untyped-def]
-    """x *= factor."""
-    for k in range(x.size):
-        x[k] *= factor
-
-
 # -------------------------------------------------------------------------------------------------------- engine
 
 
@@ -239,6 +230,7 @@ class Host:
         self.dyads = dyads
         self.counts = Counts.of(dyads, objective.structure.one_set) if counts is None else counts
         self.threads = Threads(n_jobs)
+        self._groups = _Groups(dyads, objective.structure.one_set)
 
     def __enter__(self) -> "Host":
         return self
@@ -276,7 +268,7 @@ class Host:
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
         """The objective and its gradient (size,), in the precision of theta; zero where theta is not free."""
-        layout, grouped = self.objective.layout, self._by_owner
+        layout, grouped = self.objective.layout, self._groups.by_owner
         dyads, specs = grouped.dyads, self._specs(theta.dtype)
         side = _side_at(dyads.side, theta.dtype)
         blocks, first = layout.effective(theta, side), layout.first_scores(theta, side)
@@ -333,11 +325,13 @@ class Host:
 
     def resumed_state(self, theta: Array) -> Array:
         """A state of SGD for parameters that were found by other means: sums as if all dyads had been visited once."""
-        state = self.sgd_state(theta)
-        blocks = self.objective.layout.blocks(state[1])
-        for block, counts in zip(blocks, self.counts, strict=True):
-            block *= 1 + counts[:, None]
-        state[1, self.objective.layout.own_size :] *= 1 + self.counts.relation.sum()
+        state, typical = self.sgd_state(theta), self.dyads.total_weight / len(self.dyads)
+        row, col, shared = self.objective.layout.blocks(state[1])
+        row *= 1 + self.counts.row[:, None] / typical
+        if not self.objective.structure.one_set:
+            col *= 1 + self.counts.col[:, None] / typical
+        shared *= 1 + self.counts.relation[:, None] / typical
+        state[1, self.objective.layout.own_size :] *= 1 + self.counts.relation.sum() / typical
         return state
 
     def sgd_state(self, theta: Array) -> Array:
@@ -356,7 +350,7 @@ class Host:
 
         That is the loss of each dyad before its step, summed, plus the penalty at the end.
         """
-        layout, cells = self.objective.layout, self._cells
+        layout, cells = self.objective.layout, self._groups.cells
         held = None if self.objective.free is None else state[0, ~self.objective.free]
         side = _SideSteps(self.objective, state, *self._sgd_side)
         theta, squares = side.blocks, layout.blocks(state[1])
@@ -364,7 +358,7 @@ class Host:
         weight = _weight(cells.dyads, state.dtype)
         step_size = state.dtype.type(rate)
         dyads = cells.dyads
-        with_side = any(layout.n_features)
+        with_side, batch = any(layout.n_features), dyads.total_weight / self.counts.relation.sum()
         n_parts = -(-SIDE_STEPS // cells.n_groups) if with_side else 1
 
         def visit(task: tuple[int, int]) -> tuple[float, Array, Array]:
@@ -391,7 +385,7 @@ class Host:
                 theta.shared[:] = np.average(h, axis=0, weights=sizes[round_])
                 squares.shared[:] = np.average(h2, axis=0, weights=sizes[round_])
                 if with_side:
-                    side.step(step_size, sizes[round_].sum() / n_parts / len(dyads))
+                    side.step(step_size, batch * sizes[round_].sum() / n_parts / len(dyads))
         side.land()
         if held is not None:
             state[0, ~self.objective.free] = held
@@ -402,34 +396,40 @@ class Host:
 
         Returns the objective, which never rises.
         """
-        layout, penalty, grouped = self.objective.layout, self.objective.penalty, self._by_owner
-        dyads, side = grouped.dyads, _side_at(grouped.dyads.side, theta.dtype)
-        specs, own = self._specs(theta.dtype), layout.blocks(theta)
-        blocks, first = layout.effective(theta, side), layout.first_scores(theta, side)
-        free = layout.blocks(np.ones(layout.size, np.bool_) if self.objective.free is None else self.objective.free)
-        shift = [mine - theirs for mine, theirs in zip(blocks, own, strict=True)]
-        # Blocks move in place, and those without features are views of theta's own.
-        strengths = (penalty.row_strength, penalty.row_scale), (penalty.col_strength, penalty.col_scale)
-        sides: list[tuple[int, Grouped, Any, Any]]
-        if layout.structure.one_set:
-            sides = [(NODE, grouped.by_node, [(0, layout.n_rows)], (0, *strengths[0], shift[0]))]
+        turns = _Turns(self, theta)
+        grouped, n_relations = self._groups.by_owner, self.objective.layout.n_relations
+        if self.objective.structure.one_set:
+            turns.solve(NODE, [(0, self.objective.layout.n_rows)], 1)
         else:
-            sides = [
-                (ROW, grouped.by_row, grouped.row_tasks, (0, *strengths[0], shift[0])),
-                (COL, grouped.by_col, grouped.col_tasks, (1, *strengths[1], shift[1])),
-            ]
-        relations = [(t, t + 1) for t in range(layout.n_relations)]
-        shared = penalty.shared_strength, penalty.shared_scale, penalty.shared_centre
-        sides.append((SHARED, grouped.by_relation, relations, (2, *shared)))
-        for which, owners, tasks, (place, strength, scale, centre) in sides:
-            prior = Prior(strength, scale, centre, free[place][0])
-            solve_entities(specs, which, blocks, dyads, first, prior, owners, tasks, 1, self.threads.map)
-        for own_block, block, moved in zip(own, blocks, shift, strict=True):
-            own_block[:] = block - moved
+            turns.solve(ROW, grouped.row_tasks, 1)
+            turns.solve(COL, grouped.col_tasks, 1)
+        turns.solve(SHARED, [(t, t + 1) for t in range(n_relations)], 1)
+        turns.land()
         return self.value(theta)
 
+    def solve_for(self, theta: Array, rows: Array, cols: Array, centre: tuple[Array, Array]) -> bool:
+        """Move the blocks of some rows and columns (or, with one id set, of nodes, `rows`) to their optimum, in place.
+
+        `centre` : what own blocks are penalised towards. Rows and columns are solved in turn until a round moves
+        neither. Returns whether that came to an end.
+        """
+        turns = _Turns(self, theta, centre)
+        one_set = self.objective.structure.one_set
+        sides = (
+            [(NODE, rows)] if one_set else [(which, codes) for which, codes in ((ROW, rows), (COL, cols)) if len(codes)]
+        )
+        for _ in range(ROUNDS):
+            moved = [
+                turns.solve(which, _runs(codes, turns.grouped(which).start), STEPS, codes) for which, codes in sides
+            ]
+            if max(moved, default=0.0) < STILL or (len(sides) == 1 and not one_set):
+                turns.land()
+                return True
+        turns.land()
+        return False
+
     def over(self, free: Array | None) -> "Host":
-        """The same problem, minimised over other entries of theta; it shares the threads of this one."""
+        """The same problem, minimised over other entries of theta; it shares the threads and groups of this one."""
         other = copy.copy(self)
         other.objective = replace(self.objective, free=free)
         return other
@@ -448,14 +448,6 @@ class Host:
         return len(self.dyads) * self.objective.structure.n_labels * np.dtype(dtype).itemsize
 
     @cached_property
-    def _by_owner(self) -> "_ByOwner":
-        return _ByOwner.of(self.dyads)
-
-    @cached_property
-    def _cells(self) -> "_Cells":
-        return _Cells.of(self.dyads, self.objective.structure.one_set)
-
-    @cached_property
     def _sgd_constants(self) -> tuple[Array | None, ...]:
         penalty = self.objective.penalty
         # An entity whose dyads are all held out is never visited.
@@ -469,7 +461,7 @@ class Host:
     @cached_property
     def _sgd_side(self) -> tuple[Side, list[float]]:
         """The features in single precision, and the mean over dyads of the sum of the sizes of a line of each kind."""
-        dyads = self._cells.dyads
+        dyads = self._groups.cells.dyads
         side = _side_at(dyads.side, np.float32)
         counts = (dyads.row_counts, dyads.col_counts, np.ones(len(dyads)))
         reach = [
@@ -479,39 +471,50 @@ class Host:
         return side, [max(one, 1.0) for one in reach]
 
 
-def entities_solved(fitted: Fitted, dyads: Dyads, penalty: L2, rows: Array, cols: Array, n_jobs: int | None) -> Array:
-    """The parameters (size,), in double precision, with the blocks of some rows and columns solved from `dyads`.
+class _Turns:
+    """Blocks that are solved for in turn, each given all others; see `entity`.
 
-    Rows and columns are solved in turn until a round moves neither; nodes, which share dyads, one after the other.
+    `centre` : what the own blocks of rows and columns are penalised towards, zero if None.
     """
-    layout, one_set = fitted.layout, fitted.structure.one_set
-    theta = fitted.theta.astype(np.float64)
-    owners = _ByOwner.of(dyads)
-    side = fitted.side._replace(dyad=owners.dyads.side.dyad)
-    own, blocks, first = layout.blocks(theta), layout.effective(theta, side), layout.first_scores(theta, side)
-    shift = [mine - theirs for mine, theirs in zip(blocks, own, strict=True)]
-    free = layout.blocks(layout.free(fitted.rank, fitted.bias))
-    specs = fitted.structure, _at_precision(fitted.loss, np.float64)
-    strengths = (penalty.row_strength, penalty.row_scale), (penalty.col_strength, penalty.col_scale)
-    turns = [(NODE, 0, rows, owners.by_node)]
-    if not one_set:
-        turns = [(ROW, 0, rows, owners.by_row), (COL, 1, cols, owners.by_col)]
-    with closing(Threads(n_jobs)) as threads:
-        for _ in range(ROUNDS):
-            moved = 0.0
-            for which, place, codes, grouped in turns:
-                before = blocks[place][codes]
-                centre = shift[place] + (fitted.rows, fitted.cols)[place].centre
-                prior = Prior(*strengths[place], centre, free[place][0])
-                tasks = _runs(codes, grouped.start)
-                run = _in_order if one_set else threads.map
-                solve_entities(specs, which, blocks, owners.dyads, first, prior, grouped, tasks, STEPS, run)
-                moved = max(moved, float(np.abs(blocks[place][codes] - before).max(initial=0)))
-            if moved < STILL or (not one_set and not (len(rows) and len(cols))):
-                break
-    for _, place, codes, _ in turns:
-        own[place][codes] = blocks[place][codes] - shift[place][codes]
-    return theta
+
+    def __init__(self, host: Host, theta: Array, centre: tuple[Array, Array] | None = None) -> None:
+        objective, self.owners = host.objective, host._groups.by_owner
+        layout, penalty, dyads = objective.layout, objective.penalty, self.owners.dyads
+        side = _side_at(dyads.side, theta.dtype)
+        self.run, self.specs, self.dyads = host.threads.map, host._specs(theta.dtype), dyads
+        self.own, self.blocks = layout.blocks(theta), layout.effective(theta, side)
+        self.first = layout.first_scores(theta, side)
+        self.shift = [mine - theirs for mine, theirs in zip(self.blocks, self.own, strict=True)]
+        free = np.ones(layout.size, np.bool_) if objective.free is None else objective.free
+        row, col = (0.0, 0.0) if centre is None else centre
+        centres = self.shift[0] + row, self.shift[1] + col, penalty.shared_centre
+        strengths = penalty.row_strength, penalty.col_strength, penalty.shared_strength
+        scales = penalty.row_scale, penalty.col_scale, penalty.shared_scale
+        active = (block[0] for block in layout.blocks(free))
+        self.priors = [Prior(*prior) for prior in zip(strengths, scales, centres, active, strict=True)]
+
+    def grouped(self, which: int) -> Grouped:
+        """The dyads of each entity of a kind."""
+        if which == NODE:
+            return self.owners.by_node
+        return {ROW: self.owners.by_row, COL: self.owners.by_col}.get(which) or self.owners.by_relation
+
+    def solve(self, which: int, tasks: list[tuple[int, int]], n_steps: int, codes: Array | None = None) -> float:
+        """Solve for the entities of `tasks`; returns by how much the blocks of `codes` moved, if these are given."""
+        place = {NODE: 0, ROW: 0, COL: 1, SHARED: 2}[which]
+        before = None if codes is None else self.blocks[place][codes]
+        # Nodes that share a dyad are not independent.
+        run = _in_order if which == NODE else self.run
+        solve_entities(
+            self.specs, which, self.blocks, self.dyads, self.first, self.priors[place], self.grouped(which),
+            tasks, n_steps, run,
+        )  # fmt: skip
+        return 0.0 if before is None else float(np.abs(self.blocks[place][codes] - before).max(initial=0))
+
+    def land(self) -> None:
+        """Bring theta up to date; blocks without features are views of it already."""
+        for own, block, shift in zip(self.own, self.blocks, self.shift, strict=True):
+            own[:] = block - shift
 
 
 def _in_order(function: Callable[[Any], Any], tasks: Iterable[Any]) -> None:
@@ -537,7 +540,9 @@ class _SideSteps:
         self.kept = None if self.first is None else np.zeros_like(self.first)
         self.row_shift = None if side.row is None else self.blocks.row - self.own.row
         self.col_shift = None if side.col is None else self.blocks.col - self.own.col
-        pulled_row, pulled_col = (np.zeros_like(block) for block in self.blocks[:2])
+        pulled_row, pulled_col = (
+            None if shift is None else np.zeros_like(shift) for shift in (self.row_shift, self.col_shift)
+        )
         if layout.structure.one_set:
             self.col_shift, pulled_col = self.row_shift, pulled_row
         self.pulled = Blocks(pulled_row, pulled_col, self.blocks.shared)
@@ -576,6 +581,21 @@ class _SideSteps:
             self.own.row[:] = self.blocks.row - self.row_shift
         if self.col_shift is not None and not self.layout.structure.one_set:
             self.own.col[:] = self.blocks.col - self.col_shift
+
+
+class _Groups:
+    """The bound dyads in the orders that passes visit them in, each made when it is first needed."""
+
+    def __init__(self, dyads: Dyads, one_set: bool) -> None:
+        self.dyads, self.one_set = dyads, one_set
+
+    @cached_property
+    def by_owner(self) -> "_ByOwner":
+        return _ByOwner.of(self.dyads)
+
+    @cached_property
+    def cells(self) -> "_Cells":
+        return _Cells.of(self.dyads, self.one_set)
 
 
 @dataclass(frozen=True)

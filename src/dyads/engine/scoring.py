@@ -8,6 +8,7 @@ import numpy as np
 from dyads.data.dyads import Side
 from dyads.engine.compiled import inlined, kernel
 from dyads.engine.threads import Threads, even_tasks
+from dyads.engine.vectors import add
 from dyads.model.fitted import Fitted
 from dyads.model.loss import add_probabilities, expected, log_mean
 from dyads.model.structure import score
@@ -111,13 +112,6 @@ def top_pass(  # type: ignore[no-untyped-def]
             at[i, k] = place
         for j in range(excluded_start[i], excluded_start[i + 1]):
             skip[excluded[j]] = False
-
-
-@inlined
-def add(x, y):  # type: ignore[no-untyped-def]
-    """x += y."""
-    for k in range(x.size):
-        x[k] += y[k]
 
 
 def scores(

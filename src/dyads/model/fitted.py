@@ -85,9 +85,10 @@ class Fitted:
     ----------
     structure, loss : the parts the model is made of
     classes : (n_labels,) the labels, sorted
-    rows, cols : the entities; with one id set the same, but for the name of their column
+    rows, cols : the entities; with one id set the same, but for the name of their column and what they met in that role
     theta : (size,) the parameters, laid out as `layout` says
     relation_counts : (n_relations,) summed weights of the training dyads of each relation
+    shared_centre : (n_relations, shared size) what shared blocks are penalised towards
     relations : the relations seen in training, or None when there is one
     interactions : latent columns in which features have weights
     rank, bias : the own latent columns of entities, and whether these have own biases
@@ -104,6 +105,7 @@ class Fitted:
     cols: Entities
     theta: Array
     relation_counts: Array
+    shared_centre: Array
     relations: Vocabulary | None = None
     interactions: int = 0
     rank: int = 0
@@ -145,6 +147,14 @@ class Fitted:
         rows = replace(self.rows, counts=self.rows.counts + row)
         cols = replace(self.cols, counts=self.cols.counts + col)
         return replace(self, rows=rows, cols=cols, relation_counts=self.relation_counts + relation)
+
+    def n_parameters(self) -> int:
+        """How many numbers were learnt: without those that were not free, and the blocks of ids without labels."""
+        free = self.layout.free(self.rank, self.bias)
+        blocks = self.layout.blocks(free)
+        blocks.row[self.rows.counts == 0] = False
+        blocks.col[self.cols.counts == 0] = False
+        return int(free.sum())
 
     def without_counts(self) -> "Fitted":
         """The same model as if no dyad had been counted yet."""
@@ -240,10 +250,10 @@ class Fitted:
         return block[codes, self._latent_start :]
 
     def latent_size(self) -> float:
-        """Root mean square of all latent weights of rows and columns."""
-        start, blocks = self._latent_start, self.effective
-        latent = [np.mean(block[:, start:].astype(np.float64) ** 2) for block in (blocks.row, blocks.col)]
-        return float(np.sqrt(np.mean(latent)))
+        """Root mean square of all latent weights of rows and columns that have labels."""
+        sides = zip(self.effective, (self.rows, self.cols), strict=False)
+        labelled = (block[entities.counts > 0, self._latent_start :] for block, entities in sides)
+        return float(np.sqrt(np.mean([np.mean(block.astype(np.float64) ** 2) for block in labelled])))
 
     def relation_similarity(self) -> Array:
         """Correlation about zero of the weights of each two relations (n_relations, n_relations): x . y / |x| |y|.
@@ -299,9 +309,7 @@ class Fitted:
 
     def grown(self, rows: Vocabulary, cols: Vocabulary) -> "Fitted":
         """The same model with further ids after its own, each with the own block of an entity without labels."""
-        new_rows = self.rows.grown(rows)
-        one_set = self.structure.one_set
-        new_cols = replace(new_rows, ids=cols) if one_set else self.cols.grown(cols)
+        new_rows, new_cols, one_set = self.rows.grown(rows), self.cols.grown(cols), self.structure.one_set
         layout = replace(self.layout, n_rows=len(rows), n_cols=len(cols))
         theta = np.empty(layout.size, self.theta.dtype)
         theta[layout.own_size :] = self.theta[self.layout.own_size :]

@@ -18,6 +18,10 @@ from scipy.special import softmax
 Array = np.ndarray[Any, Any]
 
 
+LEAST_PROBABILITY = 1e-300
+"""What a mean probability that is too small for a number is taken for, so that its log is one."""
+
+
 class Loss(Protocol):
     """What a loss provides; see `Log`.
 
@@ -299,7 +303,7 @@ def add_probabilities(s: Array, p: Array, total: Array) -> None:
 def log_mean(total: Array, n: int, s: Array) -> None:
     """Write s = log(total / n), the scores of mean probabilities. A kernel."""
     for y in range(s.size):
-        s[y] = math.log(total[y] / n)
+        s[y] = math.log(max(total[y] / n, LEAST_PROBABILITY))
 
 
 def _softmax_slope(p: Array, C: Array) -> None:

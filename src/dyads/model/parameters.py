@@ -221,7 +221,8 @@ class Layout:
                 mean = np.average(named[name], axis=0, weights=counts)
                 named[name][:] -= mean
                 named["label_bias"][:] += roles * mean
-        if self.structure.base == self.structure.n_labels:
+        if self.structure.base == self.structure.n_labels and self.n_relations == 1:
+            # Those of several relations are penalised, and this would change that.
             named["label_bias"][:] -= named["label_bias"].mean(axis=1, keepdims=True)
         return centred
 
