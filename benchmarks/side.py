@@ -82,10 +82,7 @@ def cold_start():
                 absolute, log = losses(proba, truth)
                 table = pd.DataFrame({"user": user, "MAE": absolute, "log-loss": log})
                 gathered.setdefault(setting, {}).setdefault(name, []).append(table)
-    return {
-        setting: compared({k: pd.concat(v, ignore_index=True) for k, v in models.items()})
-        for setting, models in gathered.items()
-    }
+    return {setting: compared(models) for setting, models in gathered.items()}
 
 
 def compared(models):

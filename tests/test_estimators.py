@@ -456,7 +456,7 @@ GOOD_X, GOOD_Y = ratings(n=50)
 @pytest.mark.parametrize(
     ("parameters", "X", "y", "weight", "says"),
     [
-        ({}, GOOD_X[:, :1], GOOD_Y, None, "1 column.*expected two"),
+        ({}, GOOD_X[:, :1], GOOD_Y, None, r"1 feature\(s\) \(shape=\(50, 1\)\) while a minimum of 2 is required"),
         ({}, np.column_stack([GOOD_X, GOOD_Y]), GOOD_Y, None, "Column '2' of X holds the labels.*Drop '2'"),
         ({"row": "user"}, GOOD_X, GOOD_Y, None, "no column 'user'.*'0', '1'"),
         ({"row": "0", "col": "0"}, GOOD_X, GOOD_Y, None, "both name"),
@@ -497,9 +497,14 @@ def test_bad_input_gets_a_sentence_before_any_work(parameters, X, y, weight, say
     assert not hasattr(model, "fitted_")
 
 
-def test_ordinal_labels_need_numbers():
-    with pytest.raises(InputError, match="no numeric value.*LFLClassifier"):
-        LFLOrdinal().fit(GOOD_X, np.where(GOOD_Y > 3, "good", "bad"))
+def test_ordered_texts_have_the_values_of_their_places():
+    texts = np.array(["", "a: bad", "b: poor", "c: fair", "d: good", "e: best"])
+    words, codes = LFLOrdinal(rank=1, random_state=0).fit(GOOD_X, texts[GOOD_Y]), GOOD_Y - GOOD_Y.min()
+    numbers = LFLOrdinal(rank=1, random_state=0).fit(GOOD_X, codes)
+    np.testing.assert_allclose(words.predict_mean(GOOD_X), numbers.predict_mean(GOOD_X))
+    assert words.score(GOOD_X, texts[GOOD_Y]) == pytest.approx(numbers.score(GOOD_X, codes))
+    with pytest.raises(InputError, match="label 'z' is not among those of the model"):
+        words.score(GOOD_X[:1], ["z"])
 
 
 def test_a_solver_that_does_not_fit_the_loss_names_one_that_does():

@@ -11,6 +11,8 @@ _HOME = {
     "LFLLink": "dyads.estimators",
     "LFLRelational": "dyads.estimators",
     "Features": "dyads.data.side",
+    "evaluate": "dyads.selection",
+    "split": "dyads.data.split",
     "load": "dyads.estimators",
     "pairs_from_graph": "dyads.data.graph",
     "Absolute": "dyads.model.loss",
@@ -26,7 +28,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'dyads' has no attribute {name!r}")
     home = import_module(_HOME[name])
-    return home if name in ("metrics", "errors") else getattr(home, name)
+    return home if name in ("metrics", "errors", "split") else getattr(home, name)
 
 
 def __dir__() -> list[str]:

@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from dyads import artifact
-from dyads.data.labels import numeric_values, read_labels, to_numpy
+from dyads.data.labels import numeric_values, read_labels, to_numpy, values_of
 from dyads.data.observations import Observations, check_undirected
 from dyads.errors import InputError
 from dyads.lfl import LFL, SAVED
@@ -143,6 +143,9 @@ class LFLOrdinal(LFL):
     all-threshold hinge of maximum-margin matrix factorisation. These train the mean alone: their probabilities are not
     calibrated.
 
+    Labels are numbers, whose distances count, or texts, which have the values 0, 1, ... in sorted order: map such as
+    "low", "medium", "high" to numbers first.
+
     `predict` gives the median label for the losses "log" and "brier", and the label nearest the mean for the others;
     `predict_mean` gives the expected value. `score` is minus the mean absolute error of `predict`.
     """
@@ -156,8 +159,8 @@ class LFLOrdinal(LFL):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Minus the mean absolute error of `predict`: greater is better."""
-        truth = numeric_values(read_labels(y))
-        return -mean_absolute_error(truth, numeric_values(self.predict(X)), sample_weight)
+        truth, predicted = (values_of(labels, self.classes_) for labels in (read_labels(y), self.predict(X)))
+        return -mean_absolute_error(truth, predicted, sample_weight)
 
     def _decide(self, proba: Array) -> Array:
         return self.fitted_.loss.decide(proba, numeric_values(self.classes_))

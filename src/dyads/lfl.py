@@ -14,6 +14,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import DataConversionWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
@@ -269,11 +270,26 @@ class LFL(ClassifierMixin, BaseEstimator):
         return Objective(layout, model.loss, penalty, None if free.all() else free)
 
     def _read(self, X: Any, y: Any, sample_weight: Any, seen: Any = None, classes: Any = None) -> Observations:
+        y = self._checked(y)
         _, one_set = STRUCTURES[self._structure]
         side = SideTables(_features(self.row_features), _features(self.col_features), bool(self.implicit), seen)
         observed = read_observations(X, y, sample_weight, self._id_columns, one_set=one_set, side=side, classes=classes)
         self._check_observed(observed)
         return observed
+
+    def _checked(self, y: Any) -> Any:
+        """The labels, which there must be; one column of them is as good as a flat sequence, with a warning."""
+        if y is None:
+            raise InputError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None: expected a label a dyad."
+            )
+        if getattr(y, "ndim", 1) == 2 and y.shape[1] == 1:
+            warnings.warn(
+                "A column-vector y was passed when a 1d array was expected: taken for its one column.",
+                DataConversionWarning,
+                stacklevel=_outside(),
+            )
+        return y
 
     def _check_observed(self, observed: Observations) -> None:
         """Refuse what an estimator cannot learn from."""
@@ -671,7 +687,7 @@ class LFL(ClassifierMixin, BaseEstimator):
 
     def _read_more(self, known: Fitted, X: Any, y: Any, sample_weight: Any) -> Observations:
         more = read_more(
-            X, y, sample_weight, known.vocabularies, self.columns_, known.classes, known.dyad_encoder,
+            X, self._checked(y), sample_weight, known.vocabularies, self.columns_, known.classes, known.dyad_encoder,
             one_set=known.structure.one_set,
         )  # fmt: skip
         self._check_observed(more)

@@ -233,7 +233,7 @@ BASE = {"user": ["ann", "bob"], "age": [1.0, 2.0]}
         (BASE | {"age": [1, 2, 3]}, {}, "Column 'age' has 3 values, but there are 2 ids"),
         (BASE | {"age": [1, "x"]}, {}, "Column 'age' mixes types"),
         (BASE | {"age": [b"x", b"y"]}, {}, "Column 'age' holds values of type large_binary"),
-        (BASE | {"age": [{"a": 1}, None]}, {}, "Column 'age' holds values of type struct"),
+        (BASE | {"age": [{"a": 1}, None]}, {}, "Column 'age' holds a dict"),
         (BASE | {"age": [[[1]], None]}, {}, "Column 'age' holds lists of lists"),
         (
             BASE | {"age": pd.Categorical(pd.to_datetime(["2020", "2021"]))},

@@ -52,13 +52,23 @@ def to_numpy(column: pa.Array) -> Array:
 
 
 def numeric_values(classes: Array) -> npt.NDArray[np.float64]:
-    """The numeric value of each ordered label."""
-    if classes.dtype.kind not in "biuf":
+    """The numeric value of each ordered label: itself, or its place 0, 1, ... in the sorted order of texts."""
+    return classes.astype(np.float64) if classes.dtype.kind in "biuf" else np.arange(len(classes), dtype=np.float64)
+
+
+def values_of(labels: Array, classes: Array) -> npt.NDArray[np.float64]:
+    """The numeric value of each of `labels`, which are numbers or among `classes`."""
+    if labels.dtype.kind in "biuf" and classes.dtype.kind in "biuf":
+        return labels.astype(np.float64)
+    place = np.searchsorted(classes, labels).clip(max=len(classes) - 1)
+    strange = np.flatnonzero(classes[place] != labels)
+    if len(strange):
         raise InputError(
-            f"The labels {classes[:3].tolist()}... have no numeric value: expected numbers, whose order and distances "
-            "are those of the labels. Map them to numbers, or use LFLClassifier."
+            f"The label {labels[strange[0]].item()!r} is not among those of the model, {classes.tolist()}: expected "
+            "these, since texts have no other values."
         )
-    return classes.astype(np.float64)
+    values: npt.NDArray[np.float64] = numeric_values(classes)[place]
+    return values
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -86,7 +86,7 @@ def read_observations(
     """
     side = side or SideTables()
     values = named_values(X)
-    names = _id_columns(list(values), wanted)
+    names = _id_columns(list(values), wanted, len(next(iter(values.values()), X)))
     ids, further, found, label, weight = _read_lines(values, names, y, sample_weight, 2 if classes is None else 1)
     if classes is None:
         classes = found
@@ -101,7 +101,7 @@ def read_observations(
     relations, relation_codes = Vocabulary.of(ids[2], names[2]) if len(ids) > 2 else (None, None)
     rows, cols, features, encoders = _read_side(side, rows, cols, row_codes, col_codes, one_set, list(values))
     if further:
-        dyad_encoder = Encoder.learn_columns(further)
+        dyad_encoder = Encoder.learn_columns(further, weight)
         encoders = encoders._replace(dyad=dyad_encoder)
         features = features._replace(dyad=dyad_encoder.encode_columns(further))
     dyads = Dyads(
@@ -220,6 +220,13 @@ def _read_side(
     return rows, cols, Side(*joined), Encoders(*encoders)
 
 
+def read_id_columns(X: Any, wanted: Sequence[Any]) -> list[tuple[pa.Array, str]]:
+    """The columns of ids of a table, and their names; `wanted` as for `read_observations`."""
+    values = named_values(X)
+    names = _id_columns(list(values), wanted, len(next(iter(values.values()), X)))
+    return [(_read_ids(values, name), name) for name in names]
+
+
 def read_more(
     X: Any,
     y: Any,
@@ -316,14 +323,14 @@ def _one_vocabulary(row: pa.Array, col: pa.Array, names: Sequence[str]) -> tuple
     return nodes, codes[: len(row)], Vocabulary(nodes.ids, names[1]), codes[len(row) :]
 
 
-COUNTED = {2: "two", 3: "three"}
-
-
-def _id_columns(names: list[str], wanted: Sequence[Any]) -> list[str]:
-    """Name the columns that hold the row ids, the column ids and, if wanted, the relations."""
+def _id_columns(names: list[str], wanted: Sequence[Any], n: int) -> list[str]:
+    """Name the columns, of `n` values, that hold the row ids, the column ids and, if wanted, the relations."""
     roles = ["the row id", "the column id", "the relation"][: len(wanted)]
     if len(names) < len(wanted):
-        raise InputError(f"X has {len(names)} column(s), {names}: expected {COUNTED[len(wanted)]}, {', '.join(roles)}.")
+        raise InputError(
+            f"X has {len(names)} feature(s) (shape=({n}, {len(names)})) while a minimum of {len(wanted)} is required: "
+            f"expected the columns {', '.join(roles)}."
+        )
     chosen = [None if name is None else str(name) for name in wanted]
     for name in chosen:
         if name is not None and name not in names:

@@ -154,19 +154,21 @@ class _Column:
     categories: pa.Array | None = None
 
     @classmethod
-    def learn(cls, name: str, column: pa.Array, absent: bool = False) -> "_Column":
+    def learn(cls, name: str, column: pa.Array, absent: bool = False, weight: Floats | None = None) -> "_Column":
         """Learn from a column; `absent` says that some entities have no line of it, so that all is missing."""
         kind, missing = _kind(column.type, name), absent or bool(column.null_count)
-        _, values = _entries(column)
+        line, values = _entries(column)
         if kind not in NUMERIC:
             categories = values.unique()
             return cls(name, kind, missing, categories=categories.take(pc.sort_indices(categories)))
         x = _numbers(values)
         if not len(x):
             return cls(name, kind, missing)
+        share = None if weight is None else weight[line]
+        mean = float(np.average(x, weights=share))
         # The rounded mean of equal numbers may differ from them, and their deviation from zero.
-        scale = 1.0 if x.min() == x.max() else float(x.std())
-        return cls(name, kind, missing, (float(x.mean()), scale or 1.0))
+        scale = 1.0 if x.min() == x.max() else float(np.sqrt(np.average((x - mean) ** 2, weights=share)))
+        return cls(name, kind, missing, (mean, scale or 1.0))
 
     @property
     def names(self) -> list[str]:
@@ -272,11 +274,11 @@ class Encoder:
         return cls._of(tuple(learnt), features.id, features.absent)
 
     @classmethod
-    def learn_columns(cls, columns: Mapping[str, Any]) -> "Encoder":
-        """Learn from all lines of columns as given, such as those of X besides the ids."""
+    def learn_columns(cls, columns: Mapping[str, Any], weight: Floats | None = None) -> "Encoder":
+        """Learn from all lines of columns as given, such as those of X besides the ids, by their weights."""
         arrays = _read(columns, None)
         _refuse_missing(arrays)
-        return cls._of(tuple(_Column.learn(name, column) for name, column in arrays.items()))
+        return cls._of(tuple(_Column.learn(name, column, weight=weight) for name, column in arrays.items()))
 
     @classmethod
     def _of(cls, columns: tuple[_Column, ...], id: str | None = None, absent: str = "raise") -> "Encoder":

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dyads.errors import InputError
+from dyads.errors import DtypeError, InputError
 
 
 def named_values(table: Any) -> dict[str, Any]:
@@ -85,6 +85,8 @@ def take_lines(frame: Any, lines: np.ndarray[Any, Any]) -> Any:
 def _read(values: Any, name: str, numbers_mix: bool, convert: Callable[[pa.Array, str], pa.Array]) -> pa.Array:
     try:
         return convert(_arrow(values, name, numbers_mix), name)
+    except InputError:
+        raise
     except (pa.ArrowException, TypeError, OverflowError, UnicodeError) as error:
         raise InputError(
             f"{_capital(name)} cannot be read as one type of value ({error}). Convert it first."
@@ -113,6 +115,8 @@ def _pairs(table: Any) -> Iterable[tuple[Any, Any]]:
     if isinstance(table, Sequence) and not isinstance(table, str | bytes):
         return _of_rows(table)
     array = np.asanyarray(table)
+    if array.dtype.kind == "c":
+        raise InputError("Complex data not supported: expected ids and features that are texts or real numbers.")
     if array.dtype.names is not None:
         return [(name, array[name]) for name in array.dtype.names]
     if array.ndim != 2:
@@ -172,6 +176,12 @@ def _of_objects(values: Sequence[Any], name: str, numbers_mix: bool) -> pa.Array
         example[_kind(values[0])] = values[0]
     if example.keys() == {"integer", "float"} and numbers_mix:
         return pa.array(values, type=pa.float64(), from_pandas=True)
+    strange = [kind for kind in example if kind not in PLAIN_KINDS and isinstance(example[kind], Mapping | set)]
+    if strange:
+        raise DtypeError(
+            f"{_capital(name)} holds a {strange[0]} ({example[strange[0]]!r}): every argument must be a string or a "
+            "number. Convert it."
+        )
     if len(example) > 1:
         seen = ", ".join(f"{kind} ({value!r})" for kind, value in example.items())
         raise InputError(
@@ -194,14 +204,17 @@ def _missing(value: Any) -> bool:
     return isinstance(value, numbers.Real | datetime) and bool(value != value)
 
 
+PLAIN_KINDS: dict[str, tuple[type, ...]] = {
+    "boolean": (bool, np.bool_),
+    "integer": (numbers.Integral,),
+    "float": (numbers.Real,),
+    "string": (str,),
+    "bytes": (bytes,),
+}
+
+
 def _kind(value: Any) -> str:
-    for kind, types in (
-        ("boolean", (bool, np.bool_)),
-        ("integer", (numbers.Integral,)),
-        ("float", (numbers.Real,)),
-        ("string", (str,)),
-        ("bytes", (bytes,)),
-    ):
+    for kind, types in PLAIN_KINDS.items():
         if isinstance(value, types):
             return kind
     return type(value).__name__
