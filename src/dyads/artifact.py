@@ -26,6 +26,7 @@ from dyads import __version__
 from dyads.data.side import Encoder
 from dyads.data.vocabulary import Vocabulary
 from dyads.errors import DyadsError, ModelFileError
+from dyads.model.calibrator import CALIBRATORS
 from dyads.model.fitted import Entities, Fitted
 from dyads.model.loss import LOSSES
 from dyads.model.structure import KINDS
@@ -33,7 +34,7 @@ from dyads.model.structure import KINDS
 FORMAT = "dyads model"
 MAJOR, MINOR = 2, 0
 ALIGNMENT = 64
-MODEL_ARRAYS = ("theta", "prediction", "relation_counts", "shared_centre")
+MODEL_ARRAYS = ("theta", "prediction", "relation_counts", "shared_centre", "strangeness")
 ENTITY_ARRAYS = ("counts", "average", "spread", "met", "centre", "average_features", "predictions")
 CSR_ARRAYS = ("data", "indices", "indptr")
 PLAIN_FIELDS = ("interactions", "rank", "bias", "strengths", "scaling", "implicit")
@@ -66,6 +67,7 @@ def write(path: str | os.PathLike[str], fitted: Fitted, about: dict[str, Any]) -
         "columns": [fitted.rows.ids.name, fitted.cols.ids.name],
         "relation": None if fitted.relations is None else fitted.relations.name,
         "encoders": {side: None if encoder is None else encoder.to_json() for side, encoder in encoders.items()},
+        "calibrator": None if fitted.calibrator is None else spec_to_json(fitted.calibrator, CALIBRATORS),
         **{name: getattr(fitted, name) for name in PLAIN_FIELDS},
         "about": about,
         "sha256": {name: hashlib.sha256(part).hexdigest() for name, part in parts.items()},
@@ -126,6 +128,7 @@ def read(path: str | os.PathLike[str]) -> tuple[Fitted, dict[str, Any]]:
             **{name: arrays.get(name) for name in MODEL_ARRAYS},
             relations=None if relation is None else Vocabulary(_from_ipc(parts["relations.arrow"]), relation),
             dyad_encoder=_encoder("dyad", manifest),
+            calibrator=None if manifest["calibrator"] is None else spec_from_json(manifest["calibrator"], CALIBRATORS),
             **{name: manifest[name] for name in PLAIN_FIELDS},
         )
     except (KeyError, TypeError) as error:

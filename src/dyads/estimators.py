@@ -12,7 +12,7 @@ from dyads.data.observations import Observations, check_undirected
 from dyads.errors import InputError
 from dyads.lfl import LFL, SAVED
 from dyads.metrics import mean_absolute_error
-from dyads.model.loss import LOSSES, link
+from dyads.model.loss import LOSSES
 from dyads.model.structure import STRUCTURES
 
 Array = np.ndarray[Any, Any]
@@ -155,7 +155,7 @@ class LFLOrdinal(LFL):
 
     def predict_mean(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Array:
         """Expected value of the label (n,)."""
-        return link(self._scores(X, row_features, col_features)) @ numeric_values(self.classes_)
+        return self._proba(X, row_features, col_features) @ numeric_values(self.classes_)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Minus the mean absolute error of `predict`: greater is better."""

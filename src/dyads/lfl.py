@@ -19,6 +19,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dyads import artifact
+from dyads.calibration import conformal_sets, learn_calibrator, nonconformity
 from dyads.choices import UNKNOWN_POLICIES, check_choices
 from dyads.coldstart import (
     fold_in,
@@ -33,7 +34,7 @@ from dyads.coldstart import (
     with_spread,
 )
 from dyads.data.dyads import Dyads
-from dyads.data.labels import numeric_values, read_labels, to_numpy
+from dyads.data.labels import label_codes, numeric_values, read_labels, to_numpy
 from dyads.data.observations import (
     Observations,
     SideTables,
@@ -41,6 +42,7 @@ from dyads.data.observations import (
     read_more,
     read_observations,
     read_pairs,
+    read_weight,
 )
 from dyads.data.side import Features
 from dyads.data.tables import read_column, table_like
@@ -458,10 +460,17 @@ class LFL(ClassifierMixin, BaseEstimator):
         `row_features`, `col_features` : tables that extend or override those given to the constructor, which is how new
         ids get features; all methods that predict take them.
         """
-        return link(self._scores(X, row_features, col_features))
+        return self._proba(X, row_features, col_features)
+
+    def _proba(self, X: Any, row_features: Any = None, col_features: Any = None) -> Array:
+        scored = self._scores(X, row_features, col_features)
+        return self.fitted_.proba(scored)
 
     def log_odds(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Array:
-        """Log-odds of each label (n, n_labels): against the base, or against the labels' geometric mean if none."""
+        """Log-odds of each label (n, n_labels): against the base, or against the labels' geometric mean if none.
+
+        Those of the model itself, before it was calibrated.
+        """
         scored = self._scores(X, row_features, col_features)
         return self.fitted_.log_odds(scored)
 
@@ -471,7 +480,7 @@ class LFL(ClassifierMixin, BaseEstimator):
         `cost` : (n_labels, n_labels), cost[true, predicted] in the order of `classes_`. Under ``unknown="nan"`` dyads
         with unknown ids are an error here: no label can be predicted for them.
         """
-        proba = link(self._scores(X, row_features, col_features))
+        proba = self._proba(X, row_features, col_features)
         if np.isnan(proba).any():
             raise UnknownIdError(
                 f"{int(np.isnan(proba).any(axis=1).sum())} dyads have ids not seen in training, whose probabilities "
@@ -488,13 +497,68 @@ class LFL(ClassifierMixin, BaseEstimator):
             raise InputError(f"cost has shape {cost.shape}: expected ({n_labels}, {n_labels}), all finite numbers.")
         return self.classes_[least_cost(proba, cost)]
 
+    def calibrate(self, X: Any, y: Any, method: str = "logistic", sample_weight: Any = None) -> Self:
+        """Make probabilities come true, as learnt on held-out dyads; returns the model itself.
+
+        Parameters
+        ----------
+        X, y, sample_weight : labelled dyads that were not trained on
+        method : "logistic", "vector", "isotonic" or "temperature"
+            A multinomial logit on the expected label (on log probabilities, of labels without order), which suits the
+            losses that train that alone; a weight and a bias for each label; a rising curve for each; or one
+            temperature, which cannot mend a wrong order.
+
+        `log_odds`, `explain` and `recommend` stay those of the model before.
+        """
+        proba, label, weight = self._held_out(X, y, sample_weight)
+        values = numeric_values(self.classes_) if self._ordered else None
+        calibrator = learn_calibrator(method, proba, label, weight, values)
+        self.fitted_ = replace(self.fitted_, calibrator=calibrator, strangeness=None)
+        return self
+
+    def conformalize(self, X: Any, y: Any) -> Self:
+        """Learn from held-out dyads how strange true labels are, for `predict_set`; returns the model itself.
+
+        They must not have been trained on, nor calibrated on.
+        """
+        proba, label, _ = self._held_out(X, y, None)
+        if self.fitted_.calibrator is not None:
+            proba = self.fitted_.calibrator.apply(proba)
+        self.fitted_ = replace(self.fitted_, strangeness=nonconformity(proba, label))
+        return self
+
+    def _held_out(self, X: Any, y: Any, sample_weight: Any) -> tuple[Array, Codes, Array | None]:
+        """The uncalibrated probabilities of held-out dyads, the codes of their labels, and their weights."""
+        check_is_fitted(self)
+        proba, label = link(self._scores(X)), label_codes(self._checked(y), self.classes_)
+        weight = read_weight(sample_weight)
+        lengths = [len(proba), len(label)] + ([] if weight is None else [len(weight)])
+        if len(set(lengths)) > 1 or not len(proba):
+            raise InputError(f"The dyads, labels and weights have the lengths {lengths}: expected the same, above 0.")
+        if np.isnan(proba).any():
+            raise UnknownIdError("Some dyads have unknown ids and NaN probabilities: expected known ones. Drop them.")
+        return proba, label, weight
+
+    def predict_set(
+        self, X: Any, coverage: float = 0.9, *, row_features: Any = None, col_features: Any = None
+    ) -> Array:
+        """Which labels (n, n_labels), in the order of `classes_`, are in the set that covers the true one.
+
+        Over dyads drawn as those given to `conformalize` were, the true label is in its set with probability `coverage`
+        or more, whatever the model; that does not hold for each row, column or label by itself.
+        """
+        proba = self._proba(X, row_features, col_features)
+        if self.fitted_.strangeness is None:
+            raise InputError("The model was not conformalized: expected conformalize(X, y) on held-out dyads first.")
+        return conformal_sets(proba, self.fitted_.strangeness, coverage)
+
     def support(self, X: Any) -> Array:
         """How many training labels (their summed weight) the row and the column of each dyad had (n, 2)."""
         fitted, codes, _ = self._look_up(X, None, None)
         return support(fitted, *codes[:2])
 
     def explain(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Any:
-        """The exact additive parts of each label's log-odds, which sum to `log_odds`.
+        """The exact additive parts of each label's log-odds, which sum to `log_odds`: before calibration, if any.
 
         A tidy table, of the kind X has (an Arrow table if that is no dataframe), with the columns dyad (its place in
         X), label, part and value. The parts are "label bias", "row bias", "column bias", "latent" (all products of
@@ -537,9 +601,9 @@ class LFL(ClassifierMixin, BaseEstimator):
         candidates : ids of the columns to choose from, default all the model knows
         relation : the relation, for a model of several
 
-        Exact, and in flat memory whatever the number of rows and columns; rows and columns without labels take some
-        hundred times longer, since they are averaged over. The table is of the kind `rows` has, an Arrow table if that
-        is no dataframe or series.
+        Exact, and in flat memory whatever the number of rows and columns; before calibration, if any. Rows and columns
+        without labels take some hundred times longer, since they are averaged over. The table is of the kind `rows`
+        has, an Arrow table if that is no dataframe or series.
         """
         check_is_fitted(self)
         fitted = self._with_features(row_features, col_features)

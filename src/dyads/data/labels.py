@@ -60,15 +60,25 @@ def values_of(labels: Array, classes: Array) -> npt.NDArray[np.float64]:
     """The numeric value of each of `labels`, which are numbers or among `classes`."""
     if labels.dtype.kind in "biuf" and classes.dtype.kind in "biuf":
         return labels.astype(np.float64)
+    values: npt.NDArray[np.float64] = numeric_values(classes)[codes_of(labels, classes)]
+    return values
+
+
+def codes_of(labels: Array, classes: Array) -> Codes:
+    """The code of each label among `classes`, which are sorted; others are refused."""
     place = np.searchsorted(classes, labels).clip(max=len(classes) - 1)
     strange = np.flatnonzero(classes[place] != labels)
     if len(strange):
         raise InputError(
             f"The label {labels[strange[0]].item()!r} is not among those of the model, {classes.tolist()}: expected "
-            "these, since texts have no other values."
+            "these. Drop its dyads, or fit the model anew."
         )
-    values: npt.NDArray[np.float64] = numeric_values(classes)[place]
-    return values
+    return place
+
+
+def label_codes(y: Any, classes: Array) -> Codes:
+    """The code of each given label among `classes`."""
+    return codes_of(read_labels(y), classes)
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from scipy import sparse
 
 from dyads.data.dyads import Dyads, Side
-from dyads.data.labels import encode_labels, to_numpy
+from dyads.data.labels import codes_of, encode_labels, to_numpy
 from dyads.data.side import Encoder, Features, aligned, seen_sets
 from dyads.data.tables import named_values, read_column, read_feature
 from dyads.data.vocabulary import Codes, Vocabulary
@@ -92,7 +92,7 @@ def read_observations(
         classes = found
     else:
         classes, _ = encode_labels(classes)
-        label = _codes_in(classes, found)[label]
+        label = codes_of(found, classes)[label]
     if one_set:
         rows, row_codes, cols, col_codes = _one_vocabulary(ids[0], ids[1], names)
     else:
@@ -121,7 +121,7 @@ def _read_lines(
     ids, further = [_read_ids(values, name) for name in names], _further_columns(values, names)
     found, label = encode_labels(y, at_least=n_classes)
     _refuse_labels(further, y)
-    weight = _read_weight(sample_weight)
+    weight = read_weight(sample_weight)
     n = len(ids[0])
     lengths = {f"values in column {name!r}": len(column) for name, column in zip(names, ids, strict=True)}
     lengths |= {f"values in column {name!r}": len(column) for name, column in further.items()}
@@ -242,7 +242,7 @@ def read_more(
     values = _named_as(named_values(X), columns)
     names = [vocabulary.name for vocabulary in vocabularies]
     ids, further, found, label, weight = _read_lines(values, names, y, sample_weight, 1)
-    label = _codes_in(classes, found)[label]
+    label = codes_of(found, classes)[label]
     features = None if encoder is None else encoder.encode_columns(further)
     rows, cols = vocabularies[0].with_ids(ids[0], "X"), vocabularies[1].with_ids(ids[1], "X")
     if one_set:
@@ -260,18 +260,6 @@ def read_more(
     )  # fmt: skip
     relations = vocabularies[2] if len(vocabularies) > 2 else None
     return Observations(dyads, classes, rows, cols, relations, list(columns))
-
-
-def _codes_in(classes: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> Codes:
-    """The code of each label among `classes`, which are sorted."""
-    place = np.searchsorted(classes, found).clip(max=len(classes) - 1)
-    strange = found[classes[place] != found]
-    if len(strange):
-        raise InputError(
-            f"The label {strange[0].item()!r} is not among those of the model, {classes.tolist()}: expected these. "
-            "Drop its dyads, or fit the model anew."
-        )
-    return place
 
 
 def read_pairs(table: Any, names: Sequence[str], columns: Sequence[str]) -> list[pa.Array]:
@@ -366,7 +354,7 @@ def _read_ids(values: dict[str, Any], name: str) -> pa.Array:
     return read_column(values[name], f"column {name!r}")
 
 
-def _read_weight(sample_weight: Any) -> npt.NDArray[np.float64] | None:
+def read_weight(sample_weight: Any) -> npt.NDArray[np.float64] | None:
     if sample_weight is None:
         return None
     column = read_column(sample_weight, "sample_weight", numbers_mix=True)

@@ -10,7 +10,8 @@ from scipy import sparse
 from dyads.data.dyads import Dyads, Side
 from dyads.data.side import Encoder
 from dyads.data.vocabulary import Vocabulary
-from dyads.model.loss import Loss
+from dyads.model.calibrator import Calibrator
+from dyads.model.loss import Loss, link
 from dyads.model.parameters import Blocks, Layout
 from dyads.model.penalty import Counts
 from dyads.model.structure import Structure, free_labels
@@ -96,6 +97,8 @@ class Fitted:
     dyad_encoder : what makes the features of dyads, or None
     implicit : whether entities have the sets of those they were seen with as features
     prediction : (n_labels,) mean predicted probabilities of all training dyads, or None
+    calibrator : what probabilities are put through, or None
+    strangeness : (n,) sorted, how strange held-out labels were, for sets of labels; or None
     """
 
     structure: Structure
@@ -115,6 +118,8 @@ class Fitted:
     dyad_encoder: Encoder | None = None
     implicit: bool = False
     prediction: Array | None = None
+    calibrator: Calibrator | None = None
+    strangeness: Array | None = None
 
     def trained(self, theta: Array) -> "Fitted":
         """This model, untrained so far, with parameters a solver found.
@@ -265,6 +270,11 @@ class Fitted:
         length = np.linalg.norm(shared, axis=1, keepdims=True)
         unit = shared / np.where(length > 0, length, 1)
         return np.asarray(unit @ unit.T)
+
+    def proba(self, scores: Array) -> Array:
+        """Turn scores (n, n_labels) into probabilities, calibrated if the model is."""
+        proba = link(scores)
+        return proba if self.calibrator is None else self.calibrator.apply(proba)
 
     def log_odds(self, scores: Array) -> Array:
         """Turn scores (n, n_labels) into log-odds against the base, or against the labels' geometric mean if none."""

@@ -1,0 +1,113 @@
+"""Calibration on held-out dyads, and sets of labels that cover the true one as often as is asked."""
+
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import log_softmax
+from sklearn.isotonic import IsotonicRegression
+from sklearn.linear_model import LogisticRegression
+
+from dyads.data.vocabulary import Codes
+from dyads.errors import InputError, unknown_name
+from dyads.model.calibrator import CALIBRATORS, Calibrator, Isotonic, Logistic, Temperature, Vector, log_proba
+
+Array = np.ndarray[Any, Any]
+
+KNOTS = 200
+"""Most knots of an isotonic curve that are kept."""
+
+WEAK = 1e-3
+"""Strength of the penalty that keeps a calibrator finite where held-out dyads are few."""
+
+
+def learn_calibrator(method: str, proba: Array, label: Codes, weight: Array | None, values: Array | None) -> Calibrator:
+    """Learn a calibrator from held-out probabilities (n, n_labels) and the codes of the labels that came.
+
+    `values` : (n_labels,) of ordered labels, or None.
+    """
+    if method not in CALIBRATORS:
+        raise unknown_name("method", method, CALIBRATORS)
+    weight = np.ones(len(label)) if weight is None else weight
+    return {"temperature": _temperature, "vector": _vector, "logistic": _logistic, "isotonic": _isotonic}[method](
+        proba, label, weight, values
+    )
+
+
+def _least(negative_log_likelihood: Any, start: Array) -> Array:
+    return np.asarray(minimize(negative_log_likelihood, start, method="L-BFGS-B").x)
+
+
+def _mean_log(scores: Array, label: Codes, weight: Array) -> float:
+    return float(np.average(log_softmax(scores, axis=1)[np.arange(len(label)), label], weights=weight))
+
+
+def _temperature(proba: Array, label: Codes, weight: Array, values: Array | None) -> Temperature:
+    logs = log_proba(proba)
+    cooling = _least(lambda c: -_mean_log(logs * np.exp(c[0]), label, weight) + WEAK * c[0] ** 2, np.zeros(1))
+    return Temperature(float(np.exp(-cooling[0])))
+
+
+def _vector(proba: Array, label: Codes, weight: Array, values: Array | None) -> Vector:
+    logs, n = log_proba(proba), proba.shape[1]
+
+    def cost(x: Array) -> float:
+        away = x - start
+        return -_mean_log(logs * x[:n] + x[n:], label, weight) + WEAK * float(away @ away) / n
+
+    start = np.concatenate([np.ones(n), np.zeros(n)])
+    found = _least(cost, start)
+    return Vector(found[:n], found[n:])
+
+
+def _logistic(proba: Array, label: Codes, weight: Array, values: Array | None) -> Logistic:
+    n = proba.shape[1]
+    mean = proba @ values if values is not None else np.zeros(1)
+    shape = Logistic(values, float(mean.mean()), float(mean.std()) or 1.0, np.zeros((n, 1)), np.zeros(n))
+    summary = shape.summary(proba)
+    seen = np.unique(label)
+    coefficients, intercept = np.zeros((n, summary.shape[1])), np.full(n, -20.0)
+    if len(seen) == 1:
+        intercept[seen] = 0
+        return shape._replace(coefficients=coefficients, intercept=intercept)
+    logit = LogisticRegression(C=1 / WEAK, max_iter=2000).fit(summary, label, weight)
+    if len(seen) == 2:
+        # Of two labels scikit-learn keeps the second one's log-odds.
+        coefficients[seen], intercept[seen] = [[0.0], [1.0]] * logit.coef_, [0.0, logit.intercept_[0]]
+    else:
+        coefficients[seen], intercept[seen] = logit.coef_, logit.intercept_
+    return shape._replace(coefficients=coefficients, intercept=intercept)
+
+
+def _isotonic(proba: Array, label: Codes, weight: Array, values: Array | None) -> Isotonic:
+    grid = np.linspace(0, 1, KNOTS)
+    # No label is impossible for not having come yet.
+    least = 1 / (weight.sum() + 1)
+    x, y = [], []
+    for code, p in enumerate(proba.T):
+        curve = IsotonicRegression(y_min=least, y_max=1 - least, out_of_bounds="clip").fit(p, label == code, weight)
+        knots = np.quantile(np.unique(p), grid)
+        x.append(knots)
+        y.append(curve.predict(knots))
+    return Isotonic(np.array(x), np.array(y))
+
+
+def nonconformity(proba: Array, label: Codes) -> Array:
+    """How strange each label was, one less its probability, sorted (n,)."""
+    return np.sort(1 - proba[np.arange(len(label)), label])
+
+
+def conformal_sets(proba: Array, strangeness: Array, coverage: float) -> Array:
+    """Which labels (n, n_labels) are in the set that holds the true one with probability `coverage` or more.
+
+    Those no stranger than the share ceil((m + 1) coverage) / m of the m held-out labels; the most probable one always.
+    The guarantee is over dyads drawn as the held-out ones were, not for each row or label by itself.
+    """
+    if not 0 < coverage < 1:
+        raise InputError(f"coverage={coverage!r} is not possible: expected a number between 0 and 1.")
+    rank = int(np.ceil((len(strangeness) + 1) * coverage))
+    # The probabilities of a set's last label and of the held-out one may be equal, and rounded differently.
+    threshold = strangeness[rank - 1] + 1e-12 if rank <= len(strangeness) else np.inf
+    sets: Array = 1 - proba <= threshold
+    sets[np.arange(len(proba)), proba.argmax(axis=1)] = True
+    return sets
