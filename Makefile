@@ -30,6 +30,8 @@ check: test lint types contracts
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/structures.py
+	$(BIN)/python benchmarks/side.py
+	$(BIN)/python benchmarks/selection.py
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("dyads needs python3 >= 3.11, this is " + sys.version) if sys.version_info < (3, 11) else None'

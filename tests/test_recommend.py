@@ -121,3 +121,23 @@ def test_memory_stays_flat():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 8e6, "a million dyads were compared"
+
+
+def test_the_question_that_tells_most_is_asked_first():
+    """Half of the columns part rows in two kinds; the label of the others is a coin."""
+    rng = np.random.default_rng(0)
+    kind = rng.integers(0, 2, 60)
+    pairs = pd.DataFrame(itertools.product(range(60), range(12)), columns=["row", "col"])
+    told = (pairs["col"] < 6).to_numpy()
+    y = np.where(told, kind[pairs["row"]] ^ (pairs["col"] % 2), rng.integers(0, 2, len(pairs)))
+    model = LFLClassifier(rank=1, l2=0.1, random_state=0).fit(pairs, y)
+    with pytest.warns(UnknownIdWarning):
+        asked = model.ask(99, n=12).to_pandas()
+    assert set(asked["col"][:6]) == set(range(6))
+    assert (np.diff(asked["value"]) <= 1e-12).all()
+    assert asked["value"].iloc[0] > 0.3, "nearly a whole bit"
+    assert asked["value"].min() > -1e-9
+    known = model.ask(3, n=3, exclude=pairs[pairs["col"] == 0]).to_pandas()
+    assert 0 not in known["col"].tolist()
+    assert known["value"].iloc[0] < asked["value"].iloc[0], "less is to be learnt of a row with labels"
+    assert known["row"].tolist() == [3, 3, 3]

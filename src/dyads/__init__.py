@@ -13,6 +13,7 @@ _HOME = {
     "Features": "dyads.data.side",
     "evaluate": "dyads.selection",
     "split": "dyads.data.split",
+    "propensity": "dyads.propensity",
     "load": "dyads.estimators",
     "pairs_from_graph": "dyads.data.graph",
     "Absolute": "dyads.model.loss",
@@ -28,7 +29,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'dyads' has no attribute {name!r}")
     home = import_module(_HOME[name])
-    return home if name in ("metrics", "errors", "split") else getattr(home, name)
+    return home if name in ("metrics", "errors", "split", "propensity") else getattr(home, name)
 
 
 def __dir__() -> list[str]:

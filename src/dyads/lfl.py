@@ -65,7 +65,7 @@ from dyads.model.objective import Objective
 from dyads.model.parameters import Layout, label_log_odds
 from dyads.model.penalty import L2, Counts
 from dyads.model.structure import STRUCTURES, Stereotype, build
-from dyads.recommend import recommend
+from dyads.recommend import ask, recommend
 from dyads.solve import Options
 from dyads.training import Callback, Progress, resume, train
 
@@ -605,6 +605,52 @@ class LFL(ClassifierMixin, BaseEstimator):
         without labels take some hundred times longer, since they are averaged over. The table is of the kind `rows`
         has, an Arrow table if that is no dataframe or series.
         """
+        fitted, codes, row_ids, chosen = self._offered(rows, n, candidates, row_features, col_features)
+        kind = self._relation_code(relation)
+        pairs = self._excluded(fitted, exclude, kind)
+        best = recommend(fitted, codes, chosen, min(int(n), len(chosen)), self._worth(by), pairs, kind, self.n_jobs)
+        columns = {
+            "row": row_ids.take(pa.array(best.row)),
+            "col": fitted.cols.ids.ids.take(pa.array(best.col)),
+            "rank": best.rank,
+            "value": best.value,
+        }
+        return table_like(columns, rows)
+
+    def ask(
+        self,
+        row: Any,
+        n: int = 5,
+        *,
+        exclude: Any = None,
+        candidates: Any = None,
+        relation: Any = None,
+        row_features: Any = None,
+        col_features: Any = None,
+    ) -> Any:
+        """The `n` columns to ask a row about next: a tidy table (row, col, rank, value), an Arrow table.
+
+        By expected information gain: `value` is what the label is expected to tell, in nats, about what kind of row it
+        is. For a row without labels that is exact with respect to the rows seen; what others may be is taken to
+        narrow with the number of their labels. The parameters are those of `recommend`.
+        """
+        fitted, codes, row_ids, chosen = self._offered([row], n, candidates, row_features, col_features)
+        kind = self._relation_code(relation)
+        rows, cols = self._excluded(fitted, exclude, kind)
+        chosen = np.setdiff1d(chosen, cols[(rows == codes[0]) & (rows >= 0)])
+        best, gain = ask(fitted, int(codes[0]), chosen, int(n), kind, self.n_jobs)
+        columns = {
+            "row": row_ids.take(pa.array(np.zeros(len(best), np.int64))),
+            "col": fitted.cols.ids.ids.take(pa.array(best)),
+            "rank": np.arange(1, len(best) + 1),
+            "value": gain,
+        }
+        return table_like(columns, row)
+
+    def _offered(
+        self, rows: Any, n: Any, candidates: Any, row_features: Any, col_features: Any
+    ) -> tuple[Fitted, Codes, pa.Array, Codes]:
+        """The model, the codes and ids of rows that are asked for, and the codes of the columns to choose from."""
         check_is_fitted(self)
         fitted = self._with_features(row_features, col_features)
         if fitted.dyad_encoder is not None:
@@ -624,23 +670,18 @@ class LFL(ClassifierMixin, BaseEstimator):
             message = f"Of {len(codes)} rows, {int((codes < 0).sum())} were not seen in training"
             if self.unknown == "raise":
                 raise UnknownIdError(f"{message}: expected known ids. Drop them, or set unknown='prior'.")
-            warnings.warn(f"{message}: they may be any of those seen.", UnknownIdWarning, stacklevel=2)
-        kind = self._relation_code(relation)
-        pairs = (np.zeros(0, np.int64), np.zeros(0, np.int64))
-        if exclude is not None:
-            vocabularies = fitted.vocabularies
-            given = read_pairs(exclude, [vocabulary.name for vocabulary in vocabularies], self.columns_)
-            row, col, *rest = (vocabulary.encode(ids) for vocabulary, ids in zip(vocabularies, given, strict=False))
-            mine = rest[0] == kind if rest else np.ones(len(row), np.bool_)
-            pairs = row[mine], col[mine]
-        best = recommend(fitted, codes, chosen, min(int(n), len(chosen)), self._worth(by), pairs, kind, self.n_jobs)
-        columns = {
-            "row": row_ids.take(pa.array(best.row)),
-            "col": fitted.cols.ids.ids.take(pa.array(best.col)),
-            "rank": best.rank,
-            "value": best.value,
-        }
-        return table_like(columns, rows)
+            warnings.warn(f"{message}: they may be any of those seen.", UnknownIdWarning, stacklevel=_outside())
+        return fitted, codes, row_ids, chosen
+
+    def _excluded(self, fitted: Fitted, exclude: Any, kind: int) -> tuple[Codes, Codes]:
+        """The codes of pairs to leave out, of a relation if the table says which."""
+        if exclude is None:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        vocabularies = fitted.vocabularies
+        given = read_pairs(exclude, [vocabulary.name for vocabulary in vocabularies], self.columns_)
+        row, col, *rest = (vocabulary.encode(ids) for vocabulary, ids in zip(vocabularies, given, strict=False))
+        mine = rest[0] == kind if rest else np.ones(len(row), np.bool_)
+        return row[mine], col[mine]
 
     def _worth(self, by: Any) -> Array:
         """What each label counts in an expected value (n_labels,)."""

@@ -1,15 +1,20 @@
-"""The best columns for a row: exact, blockwise, in flat memory."""
+"""The best columns for a row, and those most worth asking it about."""
 
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import entr
 
 from dyads.data.dyads import Grouped
 from dyads.data.vocabulary import Codes
-from dyads.engine.scoring import top
+from dyads.engine.scoring import block_scores, top
 from dyads.model.fitted import Fitted
+from dyads.model.loss import link
 
 Array = np.ndarray[Any, Any]
+
+ASKED = 5.0
+"""Labels after which half of what a row may be is known."""
 
 
 class Best(NamedTuple):
@@ -58,3 +63,29 @@ def recommend(
     found = at >= 0
     row, rank = np.nonzero(found)
     return Best(row, candidates[at[found]], rank + 1, value[found])
+
+
+def ask(fitted: Fitted, row: int, candidates: Codes, n: int, relation: int, n_jobs: int | None) -> tuple[Codes, Array]:
+    """The `n` candidates whose label would tell most about a row, and what it would tell, in nats, most first.
+
+    The expected information gain about the row's own block a of the label y of column c,
+
+        I(y; a) = H(mean over a of p(. | a, c)) - mean over a of H(p(. | a, c)),
+
+    where a is spread as blocks of the training data are, less so the more labels the row has.
+    """
+    row_counts = fitted.rows.counts
+    block = fitted.effective.row[row] if row >= 0 else fitted.unknown.row[0]
+    labels = row_counts[row] if row >= 0 else 0.0
+    spread = fitted.rows.spread * np.sqrt(ASKED / (ASKED + labels))
+    cols, h = fitted.effective.col[candidates].astype(np.float64), fitted.effective.shared[relation]
+    total, entropy = np.zeros((len(candidates), fitted.structure.n_labels)), np.zeros(len(candidates))
+    for away in spread:
+        blocks = np.broadcast_to(block + away, (len(candidates), len(block)))
+        proba = link(block_scores(fitted, blocks, cols, h, n_jobs))
+        total += proba
+        entropy += entr(proba).sum(axis=1)
+    n_draws = max(1, len(spread))
+    gain = entr(total / n_draws).sum(axis=1) - entropy / n_draws
+    best = np.argsort(-gain, kind="stable")[:n]
+    return candidates[best], gain[best]
