@@ -165,10 +165,6 @@ def implicit():
         ("features", side),
         ("implicit", {"implicit": True}),
         ("implicit, interactions 5, features", {"implicit": True, "interactions": 5, **side}),
-        (
-            "implicit, interactions 5, features, l2_side 30",
-            {"implicit": True, "interactions": 5, "l2_side": 30, **side},
-        ),
     ):
         rows = []
         for seed in range(3):
