@@ -1,13 +1,17 @@
 """A model is judged by what it knew of the ids."""
 
+import matplotlib.figure
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 
 import dyads
-from dyads import LFLClassifier, LFLOrdinal
+from dyads import LFLClassifier, LFLClassifierCV, LFLOrdinal, LFLOrdinalCV
+from dyads.datasets.synthetic import make_nominal
 from dyads.errors import InputError
+from dyads.report import plot_cv_curve
+from dyads.selection import vanishing_l2
 from test_coldstart import WITH, X, Y
 
 
@@ -39,3 +43,52 @@ def test_ordered_labels_have_an_absolute_error_and_weights_count():
         dyads.evaluate(model, X, stars[:3])
     texts = LFLOrdinal(rank=1, random_state=0).fit(X, Y)
     assert isinstance(dyads.evaluate(texts, pd.DataFrame(X), Y), pd.DataFrame)
+
+
+def test_latent_weights_vanish_at_the_strength_that_is_found():
+    data = make_nominal(n=40, rank=2, width=2.0, random_state=0)
+    top = vanishing_l2(LFLClassifier(), data.X, data.y)
+    sizes = [
+        LFLClassifier(rank=2, l2=share * top, tol=1e-12, max_iter=3000, random_state=0)
+        .fit(data.X, data.y)
+        .fitted_.latent_size()
+        for share in (1.1, 0.8)
+    ]
+    assert sizes[0] < 1e-3
+    assert sizes[1] > 1e-2
+
+
+def test_penalties_are_chosen_without_a_number_from_the_user():
+    data = make_nominal(n=60, rank=2, width=2.0, random_state=1)
+    train, test = data.split(0.6)
+    search = LFLClassifierCV(LFLClassifier(rank=2, random_state=0)).fit(train.X, train.y)
+    results = search.cv_results_
+    assert len(results["params"]) == len(results["mean_test_score"]) == 7
+    assert search.best_params_ == results["params"][search.best_index_]
+    assert results["rank_test_score"][search.best_index_] == 1
+    assert {"split0_test_score", "split2_test_score", "std_test_score", "param_l2"} <= results.keys()
+    finer = [
+        LFLClassifier(rank=2, l2=l2, random_state=0).fit(train.X, train.y) for l2 in (0.1, 0.2, 0.5, 1, 2, 4, 8, 16)
+    ]
+    best = min(dyads.metrics.log_loss(test.y, model.predict_proba(test.X), test.classes) for model in finer)
+    assert dyads.metrics.log_loss(test.y, search.predict_proba(test.X), test.classes) < 1.05 * best
+    assert search.best_estimator_.l2 == search.best_params_["l2"]
+    assert search.score(test.X, test.y) == search.best_estimator_.score(test.X, test.y)
+    assert (search.predict(test.X) == search.best_estimator_.predict(test.X)).all()
+    axes = plot_cv_curve(matplotlib.figure.Figure().subplots(), results)
+    assert axes.get_xscale() == "log"
+
+
+def test_ranks_structures_and_penalties_of_features_are_chosen_too():
+    stars = 1 + np.searchsorted(["maybe", "no", "yes"], Y)
+    template = LFLOrdinal(rank=1, max_iter=20, **WITH)
+    search = LFLOrdinalCV(template, l2=[1.0, 10.0], rank=[0, 1], structure=[None, "bilinear"], n_jobs=2).fit(X, stars)
+    assert {"rank", "structure", "l2_side"} <= set(search.best_params_)
+    assert len(search.cv_results_["params"]) == 2 * 5 + 2 * 2 + 5
+    assert search.predict_mean(X[:3]).shape == (3,)
+    again = LFLOrdinalCV(template, l2=[1.0, 10.0], rank=[0, 1], structure=[None, "bilinear"]).fit(X, stars)
+    np.testing.assert_array_equal(search.cv_results_["mean_test_score"], again.cv_results_["mean_test_score"])
+    rows = LFLOrdinalCV(template, l2=[1.0], cv=dyads.split.NewRows(2)).fit(X, stars)
+    assert "split1_test_score" in rows.cv_results_
+    with pytest.raises(InputError, match="expected a LFLClassifier"):
+        LFLClassifierCV(LFLOrdinal()).fit(X, Y)

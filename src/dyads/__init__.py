@@ -11,6 +11,8 @@ _HOME = {
     "LFLLink": "dyads.estimators",
     "LFLRelational": "dyads.estimators",
     "Features": "dyads.data.side",
+    "LFLClassifierCV": "dyads.selection",
+    "LFLOrdinalCV": "dyads.selection",
     "evaluate": "dyads.selection",
     "split": "dyads.data.split",
     "propensity": "dyads.propensity",

@@ -79,3 +79,29 @@ def plot_explanation(ax: Any, explanation: Any, dyad: int = 0, most: int = 12) -
     ax.set_title("What the prediction is made of")
     ax.legend(frameon=False, title="label", bbox_to_anchor=(1, 1), loc="upper left")
     return ax
+
+
+def plot_cv_curve(ax: Any, cv_results: dict[str, Any], parameter: str = "l2") -> Any:
+    """Draw the held-out log-loss against one penalty, with its standard error over folds; the best is marked.
+
+    A line for each choice of the other parameters; see `cv_results_` of `LFLClassifierCV`.
+    """
+    lines: dict[Any, list[tuple[float, float, float]]] = {}
+    n_folds = sum(name.startswith("split") for name in cv_results)
+    scores = zip(cv_results["params"], cv_results["mean_test_score"], cv_results["std_test_score"], strict=True)
+    for params, mean, deviation in scores:
+        if parameter in params:
+            others = ", ".join(f"{name} {value}" for name, value in params.items() if name != parameter)
+            lines.setdefault(others, []).append((params[parameter], -mean, deviation / np.sqrt(n_folds)))
+    if not lines:
+        raise InputError(f"parameter={parameter!r} was not tried: expected one of {list(cv_results['params'][0])}.")
+    for index, (others, points) in enumerate(lines.items()):
+        x, loss, error = np.array(sorted(points)).T
+        ax.errorbar(x, loss, error, marker="o", markersize=4, linewidth=1.2, capsize=2, label=others,
+                    color=COLOURS[index % len(COLOURS)])  # fmt: skip
+    best = min((point for points in lines.values() for point in points), key=lambda point: point[1])
+    ax.plot(best[0], best[1], "o", markersize=11, markerfacecolor="none", color="0.3", label="best")
+    ax.set(xscale="log", xlabel=parameter, ylabel="held-out log-loss")
+    ax.set_title("Cross-validation")
+    ax.legend(frameon=False)
+    return ax

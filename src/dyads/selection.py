@@ -1,16 +1,38 @@
-"""Model selection: how good a model is, by what it knew of the ids."""
+"""Model selection: how good a model is, by what it knew of the ids, and penalties chosen by cross-validation."""
 
+import logging
 import warnings
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Self
 
+import joblib
 import numpy as np
+from scipy import sparse
+from scipy.sparse.linalg import svds
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.model_selection import check_cv
+from sklearn.utils.validation import check_is_fitted
 
 from dyads import metrics
-from dyads.data.labels import read_labels, values_of
-from dyads.data.tables import table_like
-from dyads.errors import InputError, UnknownIdWarning
+from dyads.data.labels import label_codes, numeric_values, read_labels, values_of
+from dyads.data.observations import read_id_columns, read_weight
+from dyads.data.split import RandomCells
+from dyads.data.tables import named_values, read_column, read_feature, table_like
+from dyads.data.vocabulary import Vocabulary
+from dyads.errors import InputError, NotConvergedWarning, UnknownIdWarning, VanishedWarning
+from dyads.estimators import LFLClassifier, LFLOrdinal
 
 Array = np.ndarray[Any, Any]
+logger = logging.getLogger("dyads")
+
+SHARES = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
+"""The default grid of `l2`, as shares of the strength at which all latent weights vanish."""
+
+SIDE_GRID = (3.0, 10.0, 30.0, 100.0, 300.0)
+"""The default grid of `l2_side`, tried where there are features."""
+
+BIAS_GRID = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""The default grid of `l2_bias`, tried where there are no latent weights."""
 
 REGIMES = {
     "known": (True, True),
@@ -57,3 +79,248 @@ def evaluate(
         for name, value in line.items():
             found.setdefault(name, []).append(value)
     return table_like(found, X)
+
+
+def vanishing_l2(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
+    """The strength of `l2` at which latent weights vanish: the greatest singular value of what rank 0 does not explain.
+
+    Near zero, latent weights a, b lower the loss by g_y(r, c) a_r b_c for the residual g_y = p_y - [y = label], summed
+    over dyads, and cost l2 (|a|^2 + |b|^2) / 2: they grow only if the matrix of some label has a greater norm than l2.
+    Of ordered labels, which share latent weights, that of all labels weighed by their standardised values counts too.
+    """
+    plain = clone(estimator).set_params(rank=0, structure=None, n_bases=None, interactions=0, early_stopping=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotConvergedWarning)
+        plain.fit(X, y, sample_weight)
+    proba = plain.predict_proba(X)
+    proba[np.arange(len(proba)), label_codes(y, plain.classes_)] -= 1
+    weight = read_weight(sample_weight)
+    residual = proba if weight is None else proba * weight[:, None]
+    if plain._ordered:
+        values = numeric_values(plain.classes_)
+        residual = np.column_stack([residual, residual @ ((values - values.mean()) / values.std())])
+    ids = read_id_columns(X, plain._id_columns)[:2]
+    row, col = (Vocabulary.of(*column)[1] for column in ids)
+    found = [0.0]
+    for g in residual.T:
+        matrix = sparse.csr_array((g, (row, col)))
+        if min(matrix.shape) > 1:
+            found.append(float(svds(matrix, k=1, return_singular_vectors=False, random_state=0)[0]))
+    return max(found) or 1.0
+
+
+class _CV(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
+    """What the estimators with built-in cross-validation share."""
+
+    _kind: Any
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        l2: Sequence[float] | None = None,
+        l2_side: Sequence[float] | None = None,
+        rank: Sequence[int] | None = None,
+        structure: Sequence[str] | None = None,
+        cv: Any = 3,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.estimator = estimator
+        self.l2 = l2
+        self.l2_side = l2_side
+        self.rank = rank
+        self.structure = structure
+        self.cv = cv
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Choose the penalties on folds of the data, then fit on all of it."""
+        template = self._kind() if self.estimator is None else self.estimator
+        if not isinstance(template, self._kind):
+            raise InputError(
+                f"estimator={template!r} does not fit {type(self).__name__}: expected a {self._kind.__name__}."
+            )
+        table = {name: read_feature(values, f"column {name!r}") for name, values in named_values(X).items()}
+        labels = read_column(y, "the column of labels", numbers_mix=True)
+        weight = read_weight(sample_weight)
+        cv = RandomCells(self.cv) if isinstance(self.cv, int) else check_cv(self.cv, read_labels(y), classifier=True)
+        folds = list(cv.split(table if isinstance(cv, RandomCells) else X, read_labels(y)))
+        search = _Search(template, table, labels, weight, folds, self.n_jobs, self.verbose)
+        ranks = [template.rank] if self.rank is None else list(self.rank)
+        structures = [template.structure] if self.structure is None else list(self.structure)
+        grid = self._l2_grid(template, table, labels, weight, ranks)
+        for rank in ranks:
+            for structure in structures:
+                search.path(
+                    {"rank": rank, "structure": structure}, "l2" if rank else "l2_bias", grid if rank else BIAS_GRID
+                )
+        with_features = template.row_features is not None or template.col_features is not None or template.implicit
+        further = len(table) > len(template._id_columns)
+        if self.l2_side is not None or with_features or further:
+            search.path(search.best, "l2_side", SIDE_GRID if self.l2_side is None else self.l2_side)
+        self.cv_results_ = search.results()
+        self.best_params_, self.best_score_ = search.best, search.best_score
+        self.best_index_ = self.cv_results_["params"].index(search.best)
+        self.best_estimator_ = clone(template).set_params(**search.best).fit(X, y, sample_weight)
+        self.n_features_in_ = self.best_estimator_.n_features_in_
+        return self
+
+    def _l2_grid(self, template: Any, table: Any, labels: Any, weight: Array | None, ranks: list[int]) -> list[float]:
+        if self.l2 is not None:
+            return sorted(float(value) for value in self.l2)
+        if not any(ranks):
+            return []
+        top = vanishing_l2(template, table, labels, weight)
+        return [float(f"{share * top:.3g}") for share in SHARES]
+
+    @property
+    def classes_(self) -> Array:
+        """The labels, sorted (n_labels,)."""
+        if "best_estimator_" not in self.__dict__:
+            raise AttributeError(f"This {type(self).__name__} is not fitted yet: call fit first.")
+        return self.best_estimator_.classes_  # type: ignore[no-any-return]
+
+    def predict_proba(self, X: Any) -> Array:
+        """Probability of each label (n, n_labels), by `best_estimator_`, which has all other methods too."""
+        check_is_fitted(self)
+        return self.best_estimator_.predict_proba(X)  # type: ignore[no-any-return]
+
+    def predict(self, X: Any) -> Array:
+        """One label per dyad, by `best_estimator_`."""
+        check_is_fitted(self)
+        return self.best_estimator_.predict(X)  # type: ignore[no-any-return]
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The score of `best_estimator_`."""
+        check_is_fitted(self)
+        return self.best_estimator_.score(X, y, sample_weight)  # type: ignore[no-any-return]
+
+
+class _Search:
+    """Scores of parameters on folds: minus the held-out log-loss, along paths of one penalty, each start warm."""
+
+    def __init__(
+        self,
+        template: Any,
+        table: dict[str, Any],
+        labels: Any,
+        weight: Array | None,
+        folds: list[tuple[Array, Array]],
+        n_jobs: int | None,
+        verbose: int,
+    ) -> None:
+        self.template, self.table, self.labels, self.weight = template, table, labels, weight
+        self.folds, self.n_jobs, self.verbose = folds, n_jobs, verbose
+        self.params: list[dict[str, Any]] = []
+        self.scores: list[list[float]] = []
+
+    def path(self, fixed: dict[str, Any], name: str, grid: Sequence[float]) -> None:
+        """Try the values of one penalty, rising, with other parameters fixed.
+
+        Rising, because latent weights that have vanished under a strong penalty do not come back under a weaker one.
+        """
+        wanted = [fixed | {name: value} for value in sorted(grid)]
+        wanted = [params for params in wanted if params not in self.params]
+        jobs = joblib.Parallel(n_jobs=self.n_jobs, prefer="threads")
+        found = jobs(joblib.delayed(self._fold)(wanted, fold) for fold in self.folds)
+        self.params += wanted
+        self.scores += [list(scores) for scores in zip(*found, strict=True)]
+        if self.verbose:
+            for params, scores in zip(wanted, zip(*found, strict=True), strict=True):
+                logger.info("%s: held-out log-loss %.5f", params, -np.mean(scores))
+
+    def _fold(self, wanted: list[dict[str, Any]], fold: tuple[Array, Array]) -> list[float]:
+        parts = []
+        for positions in fold:
+            weight = None if self.weight is None else self.weight[positions]
+            lines = {name: column.take(positions) for name, column in self.table.items()}
+            parts.append((lines, self.labels.take(positions), weight))
+        (X, y, weight), (X_test, y_test, weight_test) = parts
+        model = clone(self.template).set_params(warm_start=True)
+        if joblib.effective_n_jobs(self.n_jobs) > 1:
+            model.set_params(n_jobs=1)
+        scores = []
+        for params in wanted:
+            with warnings.catch_warnings():
+                for kind in (NotConvergedWarning, UnknownIdWarning, VanishedWarning):
+                    warnings.simplefilter("ignore", kind)
+                proba = model.set_params(**params).fit(X, y, weight).predict_proba(X_test)
+            # A label of the test part that the training part lacks has no probability.
+            scores.append(-_held_out_loss(proba, y_test, model.classes_, weight_test))
+        return scores
+
+    @property
+    def best(self) -> dict[str, Any]:
+        return self.params[int(np.argmax(np.mean(self.scores, axis=1)))]
+
+    @property
+    def best_score(self) -> float:
+        return float(np.max(np.mean(self.scores, axis=1)))
+
+    def results(self) -> dict[str, Any]:
+        """The form of scikit-learn's `cv_results_`."""
+        scores = np.array(self.scores)
+        mean = scores.mean(axis=1)
+        names = dict.fromkeys(name for params in self.params for name in params)
+        found: dict[str, Any] = {
+            f"param_{name}": np.ma.array(
+                [params.get(name) for params in self.params],
+                mask=[name not in params for params in self.params],
+                dtype=object,
+            )
+            for name in names
+        }
+        found["params"] = list(self.params)
+        found |= {f"split{k}_test_score": column for k, column in enumerate(scores.T)}
+        rank = np.empty(len(mean), np.int32)
+        rank[np.argsort(-mean, kind="stable")] = np.arange(1, len(mean) + 1)
+        return found | {"mean_test_score": mean, "std_test_score": scores.std(axis=1), "rank_test_score": rank}
+
+
+def _held_out_loss(proba: Array, y: Any, classes: Array, weight: Array | None) -> float:
+    truth = read_labels(y)
+    known = np.isin(truth, classes)
+    loss = metrics.log_loss(truth[known], proba[known], classes, None if weight is None else weight[known])
+    share = float(np.average(known, weights=weight))
+    return loss if share == 1 else share * loss + (1 - share) * UNSEEN_LABEL
+
+
+UNSEEN_LABEL = 20.0
+"""The log-loss of a label that a fold's training part lacks."""
+
+
+class LFLClassifierCV(_CV):
+    """`LFLClassifier` with penalties chosen by cross-validation, on the log-loss, without a number from the user.
+
+    Parameters
+    ----------
+    estimator : LFLClassifier, default ``LFLClassifier()``
+        What is not chosen here: features, loss, solver, ...
+    l2 : values to try, default from the data
+        Shares 1/64 to 1 of the strength at which all latent weights vanish.
+    l2_side : values to try, default 3 to 300 where there are features; with the best of the others
+    rank, structure : values to try, default those of `estimator`
+    cv : int or splitter, default 3 folds of dyads at random
+    n_jobs : folds at once, default one, which then has all threads
+    verbose : above 0, each result is logged
+
+    Attributes
+    ----------
+    best_estimator_ : the model with the best parameters, fitted on all data; it has all methods of its kind
+    best_params_, best_score_ (minus the held-out log-loss), best_index_, cv_results_ : as scikit-learn's
+    """
+
+    _kind = LFLClassifier
+
+
+class LFLOrdinalCV(_CV):
+    """`LFLOrdinal` with penalties chosen by cross-validation; see `LFLClassifierCV`."""
+
+    _kind = LFLOrdinal
+
+    def predict_mean(self, X: Any) -> Array:
+        """Expected value of the label (n,), by `best_estimator_`."""
+        check_is_fitted(self)
+        return self.best_estimator_.predict_mean(X)  # type: ignore[no-any-return]
