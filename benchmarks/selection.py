@@ -74,9 +74,10 @@ def selection():
         X, y = np.column_stack([data.X["row"], data.X["col"]]), data.y
         rng = np.random.default_rng(seed)
         test = rng.random(len(y)) < 0.2
-        popular = rng.uniform(0.3, 1, 300)[X[:, 0]] * rng.uniform(0.3, 1, 300)[X[:, 1]]
-        by_ids = ~test & (rng.random(len(y)) < 0.5 * popular / popular.mean())
-        by_label = ~test & (rng.random(len(y)) < np.array([0, 0.9, 0.5, 0.1])[y])
+        group = rng.integers(0, 2, (2, 300))
+        alike = group[0][X[:, 0]] == group[1][X[:, 1]]
+        by_ids = ~test & (rng.random(len(y)) < np.where(alike, 0.9, 0.4))
+        by_label = ~test & (rng.random(len(y)) < np.array([0, 0.9, 0.6, 0.3])[y])
         sample = rng.choice(np.flatnonzero(~test), 1000, replace=False)
         weight = propensity.weights(propensity.from_labels(y[by_label], y[sample]))
 

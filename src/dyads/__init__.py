@@ -16,6 +16,7 @@ _HOME = {
     "evaluate": "dyads.selection",
     "split": "dyads.data.split",
     "propensity": "dyads.propensity",
+    "report": "dyads.report",
     "load": "dyads.estimators",
     "pairs_from_graph": "dyads.data.graph",
     "Absolute": "dyads.model.loss",
@@ -31,7 +32,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'dyads' has no attribute {name!r}")
     home = import_module(_HOME[name])
-    return home if name in ("metrics", "errors", "split", "propensity") else getattr(home, name)
+    return home if name in ("metrics", "errors", "split", "propensity", "report") else getattr(home, name)
 
 
 def __dir__() -> list[str]:

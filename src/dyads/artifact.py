@@ -47,6 +47,8 @@ def write(path: str | os.PathLike[str], fitted: Fitted, about: dict[str, Any]) -
     arrays = {name: getattr(fitted, name) for name in MODEL_ARRAYS}
     if fitted.structure.one_set:
         arrays["col_met"] = fitted.cols.met
+    for number, member in enumerate(fitted.members):
+        arrays |= {f"member{number}_{name}": array for name, array in _own_arrays(member).items()}
     for side, entities in sides.items():
         arrays |= {f"{side}_{name}": getattr(entities, name) for name in ENTITY_ARRAYS}
         if entities.features is not None:
@@ -66,6 +68,7 @@ def write(path: str | os.PathLike[str], fitted: Fitted, about: dict[str, Any]) -
         "labels": {"dtype": fitted.classes.dtype.str, "order": fitted.classes.tolist()},
         "columns": [fitted.rows.ids.name, fitted.cols.ids.name],
         "relation": None if fitted.relations is None else fitted.relations.name,
+        "members": len(fitted.members),
         "encoders": {side: None if encoder is None else encoder.to_json() for side, encoder in encoders.items()},
         "calibrator": None if fitted.calibrator is None else spec_to_json(fitted.calibrator, CALIBRATORS),
         **{name: getattr(fitted, name) for name in PLAIN_FIELDS},
@@ -131,11 +134,38 @@ def read(path: str | os.PathLike[str]) -> tuple[Fitted, dict[str, Any]]:
             calibrator=None if manifest["calibrator"] is None else spec_from_json(manifest["calibrator"], CALIBRATORS),
             **{name: manifest[name] for name in PLAIN_FIELDS},
         )
+        members = tuple(_member(fitted, arrays, number) for number in range(manifest["members"]))
+        fitted = replace(fitted, members=members)
     except (KeyError, TypeError) as error:
         raise not_understood(path, error) from error
     if fitted.theta.size != fitted.layout.size:
         raise ModelFileError(f"{path} is damaged: it holds {fitted.theta.size} weights, not {fitted.layout.size}.")
     return fitted, _from_json(manifest["about"])
+
+
+LEARNT = ("average", "spread", "met", "centre", "predictions")
+"""The arrays of entities that differ between averaged models."""
+
+
+def _own_arrays(member: Fitted) -> dict[str, Any]:
+    """What one of several averaged models has for itself; all else is as in the first."""
+    found = {"theta": member.theta, "prediction": member.prediction}
+    for side, entities in (("row", member.rows), ("col", member.cols)):
+        found |= {f"{side}_{name}": getattr(entities, name) for name in LEARNT}
+    return found
+
+
+def _member(first: Fitted, arrays: dict[str, Any], number: int) -> Fitted:
+    def of(name: str) -> Any:
+        return arrays.get(f"member{number}_{name}")
+
+    rows, cols = (
+        replace(entities, **{name: of(f"{side}_{name}") for name in LEARNT})
+        for side, entities in (("row", first.rows), ("col", first.cols))
+    )
+    return replace(
+        first, theta=of("theta"), prediction=of("prediction"), rows=rows, cols=cols, calibrator=None, strangeness=None
+    )
 
 
 def _entities(

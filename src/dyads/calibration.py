@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize
+from scipy.optimize import minimize, minimize_scalar
 from scipy.special import log_softmax
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
@@ -16,6 +16,9 @@ Array = np.ndarray[Any, Any]
 
 KNOTS = 200
 """Most knots of an isotonic curve that are kept."""
+
+TEMPERATURES = (0.05, 50.0)
+"""The least and the greatest temperature."""
 
 WEAK = 1e-3
 """Strength of the penalty that keeps a calibrator finite where held-out dyads are few."""
@@ -34,18 +37,14 @@ def learn_calibrator(method: str, proba: Array, label: Codes, weight: Array | No
     )
 
 
-def _least(negative_log_likelihood: Any, start: Array) -> Array:
-    return np.asarray(minimize(negative_log_likelihood, start, method="L-BFGS-B").x)
-
-
 def _mean_log(scores: Array, label: Codes, weight: Array) -> float:
     return float(np.average(log_softmax(scores, axis=1)[np.arange(len(label)), label], weights=weight))
 
 
 def _temperature(proba: Array, label: Codes, weight: Array, values: Array | None) -> Temperature:
     logs = log_proba(proba)
-    cooling = _least(lambda c: -_mean_log(logs * np.exp(c[0]), label, weight) + WEAK * c[0] ** 2, np.zeros(1))
-    return Temperature(float(np.exp(-cooling[0])))
+    found = minimize_scalar(lambda t: -_mean_log(logs / t, label, weight), bounds=TEMPERATURES, method="bounded")
+    return Temperature(float(found.x))
 
 
 def _vector(proba: Array, label: Codes, weight: Array, values: Array | None) -> Vector:
@@ -56,7 +55,7 @@ def _vector(proba: Array, label: Codes, weight: Array, values: Array | None) -> 
         return -_mean_log(logs * x[:n] + x[n:], label, weight) + WEAK * float(away @ away) / n
 
     start = np.concatenate([np.ones(n), np.zeros(n)])
-    found = _least(cost, start)
+    found = minimize(cost, start, method="L-BFGS-B").x
     return Vector(found[:n], found[n:])
 
 

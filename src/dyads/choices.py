@@ -23,7 +23,7 @@ NAMED = {
     "side_training": SIDE_TRAINING,
 }
 SWITCHES = ("bias", "early_stopping", "warm_start", "implicit")
-COUNTS = {"rank": 0, "interactions": 0, "n_init": 1, "n_bases": 1, "max_iter": 1}
+COUNTS = {"rank": 0, "interactions": 0, "n_init": 1, "n_models": 1, "n_bases": 1, "max_iter": 1}
 """Whole numbers, and the least each may be."""
 
 STRENGTHS = ("l2", "l2_row", "l2_col", "l2_bias", "l2_side", "l2_shared", "tol")

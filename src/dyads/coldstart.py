@@ -13,8 +13,9 @@ from dyads.data.vocabulary import Codes
 from dyads.engine.host import Host
 from dyads.engine.scoring import block_scores, scores
 from dyads.errors import InputError, NotConvergedWarning, UnknownIdError
+from dyads.model.calibrator import log_proba
 from dyads.model.fitted import Entities, Fitted
-from dyads.model.loss import LEAST_PROBABILITY, link
+from dyads.model.loss import link
 from dyads.model.objective import Objective
 from dyads.model.parameters import random_stream
 from dyads.model.penalty import L2, Counts
@@ -193,6 +194,10 @@ def with_mean_predictions(fitted: Fitted, dyads: Dyads, n_jobs: int | None) -> F
 
 def mean_scores(fitted: Fitted, row: Codes, col: Codes) -> Array:
     """The scores (n, n_labels) of dyads of which an id is unknown: the log of the mean predictions that were kept."""
+    return log_proba(np.mean([_mean_predictions(one, row, col) for one in fitted.every], axis=0))
+
+
+def _mean_predictions(fitted: Fitted, row: Codes, col: Codes) -> Array:
     assert fitted.prediction is not None
     found = np.broadcast_to(fitted.prediction, (len(row), len(fitted.prediction))).copy()
     for entities, codes, other in ((fitted.rows, row, col), (fitted.cols, col, row)):
@@ -200,7 +205,7 @@ def mean_scores(fitted: Fitted, row: Codes, col: Codes) -> Array:
         means = np.asarray(entities.predictions)[codes[known]]
         # An entity that is known by its features alone has no predictions of its own.
         found[known] = np.where(np.isnan(means), found[known], means)
-    return np.asarray(np.log(np.maximum(found, LEAST_PROBABILITY)))
+    return found
 
 
 def support(fitted: Fitted, row: Codes, col: Codes) -> Array:

@@ -97,6 +97,9 @@ class LFLClassifier(_Nominal):
         AdaGrad's rate; None is a rule that needs no tuning. The others have none.
     n_init : int, default 1
         Random restarts; the one of least objective is kept.
+    n_models : int, default 1
+        Models from other random starts whose probabilities are averaged: better ones, at a price in time and memory.
+        `row_factors_`, `parts_`, `embed` and the trace are those of the first.
     early_stopping : bool, default False
         Hold out `validation_fraction` of the dyads, stop when their loss has not fallen for three iterations, and keep
         the best iterate. The held-out dyads are not trained on: with a good `l2` this costs accuracy.

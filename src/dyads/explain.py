@@ -38,8 +38,11 @@ def explain(fitted: Fitted, row: Codes, col: Codes, relation: Codes | None, feat
     The biases are the entities' own; the latent part holds all products, those of features with `interactions` too.
     Features that are zero add nothing and are left out. An entity without labels has average biases, and one of which
     nothing is known has average features, summed in one part. Their probabilities are means over what the own block may
-    be: what that adds to the log-odds of an average one is the part "unknown".
+    be: what that adds to the log-odds of an average one is the part "unknown". Of averaged models the parts are the
+    means of theirs, and what averaging their probabilities adds to that is the part "averaging".
     """
+    if fitted.members:
+        return _of_many(fitted, row, col, relation, features, n_jobs)
     n = np.arange(len(row))
     linear = [(n, "label bias", _label_bias(fitted, relation, len(row)))]
     for i, codes in enumerate((row, col)):
@@ -56,6 +59,20 @@ def explain(fitted: Fitted, row: Codes, col: Codes, relation: Codes | None, feat
     latent = (n, "latent", _free(fitted, average) - total)
     unknown = (new, "unknown", _free(fitted, predicted[new]) - _free(fitted, average[new]))
     return _in_order(fitted, [*linear, latent, unknown])
+
+
+def _of_many(
+    fitted: Fitted, row: Codes, col: Codes, relation: Codes | None, features: Any, n_jobs: int | None
+) -> Parts:
+    each = [explain(one, row, col, relation, features, n_jobs) for one in fitted.every]
+    value = np.mean([parts.value for parts in each], axis=0)
+    codes = (row, col) if relation is None else (row, col, relation)
+    odds = fitted.log_odds(scores(fitted, *codes, features=features, n_jobs=n_jobs))
+    np.subtract.at(odds, each[0].dyad, value)
+    dyad = np.concatenate([each[0].dyad, np.arange(len(row))])
+    name = np.concatenate([each[0].name, np.full(len(row), "averaging")])
+    order = np.argsort(dyad, kind="stable")
+    return Parts(dyad[order], name[order], np.concatenate([value, odds])[order])
 
 
 def _label_bias(fitted: Fitted, relation: Codes | None, n: int) -> Array:

@@ -119,6 +119,7 @@ class LFL(ClassifierMixin, BaseEstimator):
         tol: float | None = None,
         learning_rate: float | None = None,
         n_init: int = 1,
+        n_models: int = 1,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         unknown: str = "prior",
@@ -152,6 +153,7 @@ class LFL(ClassifierMixin, BaseEstimator):
         self.tol = tol
         self.learning_rate = learning_rate
         self.n_init = n_init
+        self.n_models = n_models
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.unknown = unknown
@@ -182,27 +184,32 @@ class LFL(ClassifierMixin, BaseEstimator):
         self._check_choices()
         observed = self._read(X, y, sample_weight, seen)
         untrained = self._untrained(observed)
-        start = None
-        if self.warm_start and hasattr(self, "fitted_"):
-            start = self._warm_start(untrained)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        before = self.fitted_.every if self.warm_start and hasattr(self, "fitted_") else []
+        rng = check_random_state(self.random_state)
+        trained = []
         with _logged(self.verbose, callback) as monitored:
-            best, trace = train(
-                self._objective(untrained),
-                observed.dyads,
-                values=numeric_values(observed.classes) if self._ordered else None,
-                solver=self.solver,
-                options=Options(self.max_iter, self.tol, self.learning_rate, seed),
-                n_init=self.n_init,
-                validation_fraction=self.validation_fraction if self.early_stopping else None,
-                start=start,
-                side_training=self.side_training,
-                n_jobs=self.n_jobs,
-                callback=monitored,
-            )
-        self.fitted_ = with_spread(untrained.trained(best.theta), observed.dyads, self.n_jobs)
-        if self.unknown == "mean":
-            self.fitted_ = with_mean_predictions(self.fitted_, observed.dyads, self.n_jobs)
+            for number in range(self.n_models):
+                start = self._warm_start(before[number], untrained) if number < len(before) else None
+                found, steps = train(
+                    self._objective(untrained),
+                    observed.dyads,
+                    values=numeric_values(observed.classes) if self._ordered else None,
+                    solver=self.solver,
+                    options=Options(self.max_iter, self.tol, self.learning_rate, int(rng.randint(2**31 - 1))),
+                    n_init=self.n_init,
+                    validation_fraction=self.validation_fraction if self.early_stopping else None,
+                    start=start,
+                    side_training=self.side_training,
+                    n_jobs=self.n_jobs,
+                    callback=monitored,
+                )
+                if number == 0:
+                    best, trace = found, steps
+                model = with_spread(untrained.trained(found.theta), observed.dyads, self.n_jobs)
+                if self.unknown == "mean":
+                    model = with_mean_predictions(model, observed.dyads, self.n_jobs)
+                trained.append(model)
+        self.fitted_ = replace(trained[0], members=tuple(trained[1:]))
         self.columns_ = observed.columns
         self.n_features_in_ = len(observed.columns)
         self.n_iter_ = best.n_iter
@@ -311,7 +318,8 @@ class LFL(ClassifierMixin, BaseEstimator):
         if interactions and not any(widths[:2]):
             raise InputError(
                 f"interactions={interactions} is for features of rows and columns, and there are none: expected "
-                "row_features, col_features or implicit=True. Give one of them, or leave it 0."
+                "row_features, col_features or implicit=True. Give one of them (again, to a model that was loaded: its "
+                "file does not hold the tables), or leave it 0."
             )
         rank = max(int(self.rank), interactions)
         if self.structure is None and name == "stereotype" and (n_labels < 3 or rank == 0):
@@ -382,8 +390,7 @@ class LFL(ClassifierMixin, BaseEstimator):
             raise InputError(f"base={self.base!r} is no label: expected None, 'auto' or one of {classes.tolist()}.")
         return int(found[0])
 
-    def _warm_start(self, untrained: Fitted) -> Any:
-        old = self.fitted_
+    def _warm_start(self, old: Fitted, untrained: Fitted) -> Any:
         alike = ("structure", "rank", "bias", "interactions")
         if any(getattr(old, name) != getattr(untrained, name) for name in alike) or not np.array_equal(
             old.classes, untrained.classes
@@ -411,7 +418,7 @@ class LFL(ClassifierMixin, BaseEstimator):
         fitted = self.fitted_
         row = None if row_features is None else Features.of(row_features, like=fitted.rows.encoder)
         col = None if col_features is None else Features.of(col_features, like=fitted.cols.encoder)
-        return with_features(fitted, row, col)
+        return fitted if row is None and col is None else fitted.mapped(lambda one: with_features(one, row, col))
 
     def _scores(self, X: Any, row_features: Any = None, col_features: Any = None) -> Array:
         """Score the dyads of X; those with unknown ids follow the policy, and are counted in one warning."""
@@ -467,7 +474,8 @@ class LFL(ClassifierMixin, BaseEstimator):
         return self.fitted_.proba(scored)
 
     def log_odds(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Array:
-        """Log-odds of each label (n, n_labels): against the base, or against the labels' geometric mean if none.
+        """Log-odds of each label (n, n_labels): against the base, log p_y / p_base; or, if none is pinned, against the
+        labels' geometric mean, which is log p_y less its mean over labels.
 
         Those of the model itself, before it was calibrated.
         """
@@ -497,27 +505,31 @@ class LFL(ClassifierMixin, BaseEstimator):
             raise InputError(f"cost has shape {cost.shape}: expected ({n_labels}, {n_labels}), all finite numbers.")
         return self.classes_[least_cost(proba, cost)]
 
-    def calibrate(self, X: Any, y: Any, method: str = "logistic", sample_weight: Any = None) -> Self:
-        """Make probabilities come true, as learnt on held-out dyads; returns the model itself.
+    def calibrate(self, X: Any, y: Any, method: str | None = None, sample_weight: Any = None) -> Self:
+        """Make probabilities come true, as learnt on held-out dyads. Changes this model, and returns it.
 
         Parameters
         ----------
-        X, y, sample_weight : labelled dyads that were not trained on
+        X, y, sample_weight : labelled dyads that were not trained on, some hundred or more, like those to predict
         method : "logistic", "vector", "isotonic" or "temperature"
             A multinomial logit on the expected label (on log probabilities, of labels without order), which suits the
             losses that train that alone; a weight and a bias for each label; a rising curve for each; or one
-            temperature, which cannot mend a wrong order.
+            temperature, which needs least data and cannot mend a wrong order. None is "logistic" for the losses
+            "absolute", "squared" and "hinge", and "temperature" for those that are proper already.
 
-        `log_odds`, `explain` and `recommend` stay those of the model before.
+        `log_odds`, `explain` and `recommend` stay those of the model before. What `conformalize` learnt is dropped:
+        call it afterwards, on other dyads again.
         """
         proba, label, weight = self._held_out(X, y, sample_weight)
+        if method is None:
+            method = "logistic" if self.fitted_.loss.ordered else "temperature"
         values = numeric_values(self.classes_) if self._ordered else None
         calibrator = learn_calibrator(method, proba, label, weight, values)
         self.fitted_ = replace(self.fitted_, calibrator=calibrator, strangeness=None)
         return self
 
     def conformalize(self, X: Any, y: Any) -> Self:
-        """Learn from held-out dyads how strange true labels are, for `predict_set`; returns the model itself.
+        """Learn from held-out dyads how strange true labels are, for `predict_set`. Changes this model, and returns it.
 
         They must not have been trained on, nor calibrated on.
         """
@@ -716,11 +728,15 @@ class LFL(ClassifierMixin, BaseEstimator):
         Old dyads are not needed again: an entity's penalty is spread over all its labels so far. `classes` : all labels
         there will ever be, at the first call; default those in y.
         """
-        for name, wrong in (("implicit", True), ("unknown", "mean")):
-            if getattr(self, name) == wrong:
+        for name, wrong in (
+            ("implicit", self.implicit),
+            ("unknown", self.unknown == "mean"),
+            ("n_models", self.n_models > 1),
+        ):
+            if wrong:
                 raise InputError(
-                    f"partial_fit does not go with {name}={wrong!r}, which needs all dyads at once: expected another. "
-                    "Use fit."
+                    f"partial_fit does not go with {name}={getattr(self, name)!r}, which needs all dyads at once: "
+                    "expected another. Use fit."
                 )
         self._check_choices()
         known = self.__dict__.get("fitted_")
@@ -787,7 +803,11 @@ class LFL(ClassifierMixin, BaseEstimator):
         # Dyads between ids that both stay as they are say nothing about the others.
         dyads = new.dyads.take(np.isin(new.dyads.row, rows) | np.isin(new.dyads.col, cols))
         model = copy.copy(self)
-        model.fitted_ = fold_in(with_seen(grown, dyads, rows, cols), dyads, rows, cols, self.n_jobs)
+
+        def solved(one: Fitted) -> Fitted:
+            return fold_in(with_seen(one.grown(new.rows, new.cols), dyads, rows, cols), dyads, rows, cols, self.n_jobs)
+
+        model.fitted_ = known.mapped(solved)
         return model
 
     def _read_more(self, known: Fitted, X: Any, y: Any, sample_weight: Any) -> Observations:
@@ -867,7 +887,7 @@ class LFL(ClassifierMixin, BaseEstimator):
     @property
     def n_parameters_(self) -> int:
         """How many numbers were learnt."""
-        return self._known().n_parameters()
+        return sum(one.n_parameters() for one in self._known().every)
 
     def _known(self) -> Fitted:
         try:

@@ -74,18 +74,19 @@ def ask(fitted: Fitted, row: int, candidates: Codes, n: int, relation: int, n_jo
 
     where a is spread as blocks of the training data are, less so the more labels the row has.
     """
-    row_counts = fitted.rows.counts
-    block = fitted.effective.row[row] if row >= 0 else fitted.unknown.row[0]
-    labels = row_counts[row] if row >= 0 else 0.0
-    spread = fitted.rows.spread * np.sqrt(ASKED / (ASKED + labels))
-    cols, h = fitted.effective.col[candidates].astype(np.float64), fitted.effective.shared[relation]
+    labels = fitted.rows.counts[row] if row >= 0 else 0.0
     total, entropy = np.zeros((len(candidates), fitted.structure.n_labels)), np.zeros(len(candidates))
-    for away in spread:
-        blocks = np.broadcast_to(block + away, (len(candidates), len(block)))
-        proba = link(block_scores(fitted, blocks, cols, h, n_jobs))
-        total += proba
-        entropy += entr(proba).sum(axis=1)
-    n_draws = max(1, len(spread))
+    n_draws = 0
+    for one in fitted.every:
+        block = one.effective.row[row] if row >= 0 else one.unknown.row[0]
+        cols, h = one.effective.col[candidates].astype(np.float64), one.effective.shared[relation]
+        for away in one.rows.spread * np.sqrt(ASKED / (ASKED + labels)):
+            blocks = np.broadcast_to(block + away, (len(candidates), len(block)))
+            proba = link(block_scores(one, blocks, cols, h, n_jobs))
+            total += proba
+            entropy += entr(proba).sum(axis=1)
+            n_draws += 1
+    n_draws = max(1, n_draws)
     gain = entr(total / n_draws).sum(axis=1) - entropy / n_draws
     best = np.argsort(-gain, kind="stable")[:n]
     return candidates[best], gain[best]

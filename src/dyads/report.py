@@ -44,6 +44,15 @@ def plot_training_curve(ax: Any, trace: dict[str, list[Any]]) -> Any:
     return ax
 
 
+def _colour(index: int, labels: list[Any]) -> Any:
+    """A colour a label: told apart by the colour-blind, or in order where labels are numbers or many."""
+    if len(labels) > len(COLOURS) or (len(labels) > 2 and not isinstance(labels[0], str)):
+        from matplotlib import colormaps
+
+        return colormaps["viridis"](index / (len(labels) - 1))
+    return COLOURS[index]
+
+
 def plot_explanation(ax: Any, explanation: Any, dyad: int = 0, most: int = 12) -> Any:
     """Draw what each part adds to the log-odds of every label of one dyad, a dot a label, and their sum.
 
@@ -69,14 +78,16 @@ def plot_explanation(ax: Any, explanation: Any, dyad: int = 0, most: int = 12) -
     ax.axhline(len(shown) - 1.5, color="0.6", linewidth=1)
     for index, name in enumerate(labels):
         values = [part[index] for part in shown.values()]
-        colour = COLOURS[index % len(COLOURS)]
-        ax.plot(values, range(len(shown)), "o", color=colour, markersize=6, alpha=0.85, label=str(name))
+        ax.plot(values, range(len(shown)), "o", color=_colour(index, labels), markersize=6, alpha=0.85, label=str(name))
     ax.set_yticks(range(len(shown)), list(shown))
     ax.grid(axis="y", color="0.92")
     ax.set_axisbelow(True)
     ax.invert_yaxis()
-    ax.set(xlabel="added to the log-odds")
-    ax.set_title("What the prediction is made of")
+    ax.set(xlabel="added to the log-odds of a label")
+    ax.set_title(f"What the prediction of dyad {dyad} is made of")
+    if ax.figure.get_layout_engine() is None:
+        # The names of the parts would be cut off.
+        ax.figure.set_layout_engine("constrained")
     ax.legend(frameon=False, title="label", bbox_to_anchor=(1, 1), loc="upper left")
     return ax
 

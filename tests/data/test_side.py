@@ -225,8 +225,12 @@ BASE = {"user": ["ann", "bob"], "age": [1.0, 2.0]}
 @pytest.mark.parametrize(
     ("table", "options", "says"),
     [
-        (BASE | {"user": ["ann", "ann"]}, {}, r"The id 'ann' occurs more than once in the features \(column 'user'\)"),
-        (BASE | {"user": ["ann", None]}, {}, "Column 'user' has 1 missing"),
+        (
+            BASE | {"user": ["ann", "ann"]},
+            {},
+            r"The id 'ann' occurs more than once in the features \(column 'user', taken for the ids",
+        ),
+        (BASE | {"user": ["ann", None]}, {}, "Column 'user', taken for the ids .*, has 1 missing"),
         (BASE | {"age": [1, np.inf]}, {}, "Column 'age' has the value inf for the id 'bob'"),
         (BASE | {"age": [-1e200, 1]}, {}, "Column 'age' has the value -1e.200 for the id 'ann'"),
         (BASE | {"age": [[1.0], [2.0, np.inf]]}, {}, "Column 'age' has the value inf for the id 'bob'"),

@@ -82,7 +82,8 @@ class Features:
             id = str(id) if id is not None else next(iter(values), None)
             if id not in values:
                 raise InputError(f"The features have no column {id!r}: expected one of {list(values)}. Set id= to it.")
-            ids, width = _copied(read_column(values.pop(id), f"column {id!r}")), len(values)
+            taken = f"column {id!r}, taken for the ids (set id= to another, or reset_index() if the index holds them),"
+            ids, width = _copied(read_column(values.pop(id), taken)), len(values)
             if transformer is not None:
                 native = without_column(table, id)
             else:
@@ -96,7 +97,8 @@ class Features:
             repeated = np.setdiff1d(np.arange(len(ids)), np.unique(codes, return_index=True)[1])
             raise InputError(
                 f"The id {ids[int(repeated[0])].as_py()!r} occurs more than once in the features"
-                f"{'' if id is None else f' (column {id!r})'}: expected one line an id. Drop the other lines."
+                f"{'' if id is None else f' (column {id!r}, taken for the ids; set id= to another)'}: expected one "
+                "line an id."
             )
         self.__dict__.update(
             ids=ids, columns=columns, matrix=matrix, id=id, absent=absent, transformer=transformer,

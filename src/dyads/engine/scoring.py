@@ -9,8 +9,9 @@ from dyads.data.dyads import Side
 from dyads.engine.compiled import inlined, kernel
 from dyads.engine.threads import Threads, even_tasks
 from dyads.engine.vectors import add
+from dyads.model.calibrator import log_proba
 from dyads.model.fitted import Fitted
-from dyads.model.loss import add_probabilities, expected, log_mean
+from dyads.model.loss import add_probabilities, expected, link, log_mean
 from dyads.model.structure import score
 
 Array = np.ndarray[Any, Any]
@@ -127,8 +128,11 @@ def scores(
 
     Those of an entity without labels, and of an unknown one, of negative code, are averaged over what such an entity's
     own block may be; the scores are then the log of that mean. `features` : sparse (n, n_features), those of the dyads,
-    if the model knows such.
+    if the model knows such. Several models are averaged in the same way.
     """
+    if fitted.members:
+        each = [link(scores(one, row, col, relation, features=features, n_jobs=n_jobs)) for one in fitted.every]
+        return log_proba(np.mean(each, axis=0))
     out = fitted.layout.first_scores(fitted.theta, Side(dyad=features))
     out = np.zeros((len(row), fitted.structure.n_labels)) if out is None else out.astype(np.float64, copy=False)
     row, col = (np.ascontiguousarray(codes, dtype=np.int64) for codes in (row, col))
@@ -165,6 +169,8 @@ def top(
     Returns their places in `cols` (n_rows, n), -1 where there are fewer, and the values (n_rows, n). Nothing larger is
     kept in memory. `excluded` : (start, place), the places in `cols` to leave out for row i: place[start[i]:start[i+1]]
     """
+    if fitted.members:
+        return _top_of_many(fitted, rows, cols, n, values, relation, excluded, n_jobs)
     A, B, H = fitted.effective
     start, place = (np.zeros(len(rows) + 1, np.int64), np.zeros(0, np.int64)) if excluded is None else excluded
     found, at = np.full((len(rows), n), -np.inf), np.full((len(rows), n), -1)
@@ -179,6 +185,35 @@ def top(
     size = max(1, TOP_CELLS // max(1, len(cols)))
     with closing(Threads(n_jobs)) as threads:
         threads.map(part, [(i, min(i + size, len(rows))) for i in range(0, len(rows), size)])
+    return at, found
+
+
+def _top_of_many(
+    fitted: Fitted,
+    rows: Array,
+    cols: Array,
+    n: int,
+    values: Array,
+    relation: int,
+    excluded: tuple[Array, Array] | None,
+    n_jobs: int | None,
+) -> tuple[Array, Array]:
+    """`top` of averaged models: some rows at a time, all columns of each."""
+    found, at = np.full((len(rows), n), -np.inf), np.full((len(rows), n), -1)
+    size = max(1, TOP_CELLS // max(1, len(cols)))
+    for first in range(0, len(rows), size):
+        mine = rows[first : first + size]
+        codes = [np.repeat(mine, len(cols)), np.tile(cols, len(mine))]
+        if fitted.relations is not None:
+            codes.append(np.full(len(codes[0]), relation))
+        worth = (link(scores(fitted, *codes, n_jobs=n_jobs)) @ values).reshape(len(mine), len(cols))
+        for i, line in enumerate(worth):
+            if excluded is not None:
+                start, place = excluded
+                line[place[start[first + i] : start[first + i + 1]]] = -np.inf
+            best = np.argsort(-line, kind="stable")[:n]
+            best = best[np.isfinite(line[best])]
+            at[first + i, : len(best)], found[first + i, : len(best)] = best, line[best]
     return at, found
 
 

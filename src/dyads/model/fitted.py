@@ -1,5 +1,6 @@
 """Fitted: the frozen record of a trained model."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
@@ -99,6 +100,7 @@ class Fitted:
     prediction : (n_labels,) mean predicted probabilities of all training dyads, or None
     calibrator : what probabilities are put through, or None
     strangeness : (n,) sorted, how strange held-out labels were, for sets of labels; or None
+    members : further models of the same data, from other starts, whose probabilities are averaged with this one's
     """
 
     structure: Structure
@@ -120,6 +122,17 @@ class Fitted:
     prediction: Array | None = None
     calibrator: Calibrator | None = None
     strangeness: Array | None = None
+    members: "tuple[Fitted, ...]" = ()
+
+    @property
+    def every(self) -> "list[Fitted]":
+        """The models whose probabilities are averaged, each by itself."""
+        return [replace(self, members=()), *self.members]
+
+    def mapped(self, change: "Callable[[Fitted], Fitted]") -> "Fitted":
+        """The same change made to every model."""
+        first, *others = map(change, self.every)
+        return replace(first, members=tuple(others))
 
     def trained(self, theta: Array) -> "Fitted":
         """This model, untrained so far, with parameters a solver found.
