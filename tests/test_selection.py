@@ -92,3 +92,36 @@ def test_ranks_structures_and_penalties_of_features_are_chosen_too():
     assert "split1_test_score" in rows.cv_results_
     with pytest.raises(InputError, match="expected a LFLClassifier"):
         LFLClassifierCV(LFLOrdinal()).fit(X, Y)
+
+
+def test_calibration_is_judged_by_label_and_by_support():
+    old = (~X["user"].isin(["u1", "u2"])).to_numpy()
+    model = LFLClassifier(rank=1, l2=2.0, random_state=0).fit(X[old], Y[old])
+    table = dyads.calibration_by_label(model, X[old], Y[old])
+    assert table["label"].tolist() == ["maybe", "no", "yes"]
+    proba = model.predict_proba(X[old])
+    for code, label in enumerate(model.classes_):
+        score = np.mean((proba[:, code] - (Y[old] == label)) ** 2)
+        parts = table.iloc[code]
+        assert parts["reliability"] - parts["resolution"] + parts["uncertainty"] == pytest.approx(score, abs=0.01)
+    assert table["share"].sum() == pytest.approx(1)
+    assert table["ece"].mean() == pytest.approx(dyads.metrics.classwise_ece(Y[old], proba, model.classes_))
+    with pytest.warns(dyads.errors.UnknownIdWarning):
+        by_support = dyads.calibration_by_support(model, X, Y)
+    assert by_support["n"].sum() == len(X)
+    assert by_support["least_support"].iloc[0] == 0
+    assert (np.diff(by_support["least_support"]) > 0).all()
+
+
+def test_bands_hold_the_frequency_and_narrow_with_more_dyads():
+    rng = np.random.default_rng(0)
+    widths = []
+    for n in (300, 5000):
+        p = rng.uniform(size=n)
+        hit = rng.random(n) < p
+        confidence, frequency, _ = dyads.metrics.reliability(hit, p)
+        again, low, high = dyads.metrics.reliability_band(hit, p)
+        np.testing.assert_array_equal(confidence, again)
+        assert ((low <= frequency + 1e-12) & (frequency <= high + 1e-12)).mean() > 0.9
+        widths.append((high - low).mean())
+    assert widths[1] < 0.5 * widths[0]

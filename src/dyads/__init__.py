@@ -14,6 +14,8 @@ _HOME = {
     "LFLClassifierCV": "dyads.selection",
     "LFLOrdinalCV": "dyads.selection",
     "evaluate": "dyads.selection",
+    "calibration_by_label": "dyads.selection",
+    "calibration_by_support": "dyads.selection",
     "split": "dyads.data.split",
     "propensity": "dyads.propensity",
     "report": "dyads.report",

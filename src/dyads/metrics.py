@@ -90,6 +90,56 @@ def reliability(
     return confidence, frequency, share[used] / share.sum()
 
 
+def reliability_band(
+    happened: Any,
+    probability: Any,
+    sample_weight: Weights = None,
+    n_bins: int = BINS,
+    level: float = 0.9,
+    n_draws: int = 200,
+    seed: int = 0,
+) -> tuple[Array, Array, Array]:
+    """Mean predicted probability, and the lower and upper end of the observed frequency in each bin, by the bootstrap.
+
+    Dyads are drawn anew with replacement, within the bins of all; `level` is the share of draws between the ends.
+    """
+    happened, probability = np.asarray(happened, dtype=np.float64), np.asarray(probability, dtype=np.float64)
+    weight = _weights(sample_weight, len(probability))
+    confidence, _, share = reliability(happened, probability, weight, n_bins)
+    order = np.argsort(probability, kind="stable")
+    edges = np.searchsorted(np.cumsum(weight[order]), np.cumsum(share)[:-1] * weight.sum() * (1 - 1e-12))
+    rng, ends = np.random.default_rng(seed), []
+    for members in np.split(order, edges + 1):
+        drawn = rng.integers(0, max(1, len(members)), (n_draws, len(members)))
+        w, hits = weight[members][drawn], happened[members][drawn]
+        found = (w * hits).sum(axis=1) / np.maximum(w.sum(axis=1), 1e-300)
+        ends.append(np.quantile(found, [(1 - level) / 2, (1 + level) / 2]))
+    low, high = np.array(ends).T
+    return confidence, low, high
+
+
+def brier_decomposition(
+    y: Any, proba: Any, classes: Any, sample_weight: Weights = None, n_bins: int = BINS
+) -> dict[str, Array]:
+    """Murphy's parts of the Brier score of each label, (n_labels,) each: reliability - resolution + uncertainty.
+
+        reliability = sum_b share_b (confidence_b - frequency_b)^2
+        resolution = sum_b share_b (frequency_b - rate)^2,    uncertainty = rate (1 - rate)
+
+    over bins b; they sum to the score but for what probabilities differ within a bin. A good model has little of the
+    first and much of the second.
+    """
+    truth, proba = _read(y, proba, classes)
+    parts = []
+    for happened, probability in zip(truth.T, proba.T, strict=True):
+        confidence, frequency, share = reliability(happened, probability, sample_weight, n_bins)
+        rate = float(np.sum(share * frequency))
+        parts.append(
+            (np.sum(share * (confidence - frequency) ** 2), np.sum(share * (frequency - rate) ** 2), rate * (1 - rate))
+        )
+    return dict(zip(("reliability", "resolution", "uncertainty"), np.array(parts).T, strict=True))
+
+
 def auc(y: Any, proba: Any, classes: Any, average: str = "macro", sample_weight: Weights = None) -> float:
     """Area under the ROC curve: of the second of two labels, else of each against the rest.
 

@@ -7,18 +7,25 @@ import numpy as np
 from dyads.data.labels import to_numpy
 from dyads.data.tables import named_values, read_column
 from dyads.errors import InputError
-from dyads.metrics import reliability
+from dyads.metrics import reliability, reliability_band
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's palette, told apart by the colour-blind."""
 
 
 def plot_reliability(ax: Any, y: Any, proba: Any, classes: Any) -> Any:
-    """Draw observed frequency against predicted probability, a line a label; the diagonal is calibrated."""
+    """Draw observed frequency against predicted probability, a line a label; the diagonal is calibrated.
+
+    The bands hold nine tenths of bootstrap draws of the dyads.
+    """
     ax.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--", label="calibrated")
     for index, label in enumerate(classes):
-        confidence, frequency, _ = reliability(np.asarray(y) == label, np.asarray(proba)[:, index])
+        judged = np.asarray(y) == label, np.asarray(proba)[:, index]
+        confidence, frequency, _ = reliability(*judged)
         colour = COLOURS[index % len(COLOURS)]
+        ax.fill_between(
+            *reliability_band(np.asarray(y) == label, np.asarray(proba)[:, index]), color=colour, alpha=0.15
+        )
         ax.plot(confidence, frequency, marker="o", markersize=4, linewidth=1.2, color=colour, label=str(label))
     ax.set(xlabel="predicted probability", ylabel="observed frequency", xlim=(0, 1), ylim=(0, 1), aspect="equal")
     ax.set_title("Reliability on held-out pairs")
@@ -102,7 +109,8 @@ def plot_cv_curve(ax: Any, cv_results: dict[str, Any], parameter: str = "l2") ->
     scores = zip(cv_results["params"], cv_results["mean_test_score"], cv_results["std_test_score"], strict=True)
     for params, mean, deviation in scores:
         if parameter in params:
-            others = ", ".join(f"{name} {value}" for name, value in params.items() if name != parameter)
+            named = {name: value for name, value in params.items() if name != parameter and value is not None}
+            others = ", ".join(f"{name} {value}" for name, value in named.items())
             lines.setdefault(others, []).append((params[parameter], -mean, deviation / np.sqrt(n_folds)))
     if not lines:
         raise InputError(f"parameter={parameter!r} was not tried: expected one of {list(cv_results['params'][0])}.")

@@ -81,6 +81,40 @@ def evaluate(
     return table_like(found, X)
 
 
+def calibration_by_label(model: Any, X: Any, y: Any, sample_weight: Any = None) -> Any:
+    """How true the probabilities of each label are: its calibration error and the parts of its Brier score.
+
+    A tidy table of label, share, ece, reliability, resolution, uncertainty; see `metrics.brier_decomposition`.
+    """
+    proba, truth, classes = model.predict_proba(X), read_labels(y), model.classes_
+    parts = metrics.brier_decomposition(truth, proba, classes, sample_weight)
+    found = []
+    for code, label in enumerate(classes):
+        confidence, frequency, share = metrics.reliability(truth == label, proba[:, code], sample_weight)
+        found.append((float(np.sum(share * frequency)), float(np.sum(share * np.abs(confidence - frequency)))))
+    rate, ece = np.array(found).T
+    return table_like({"label": classes, "share": rate, "ece": ece, **parts}, X)
+
+
+def calibration_by_support(model: Any, X: Any, y: Any, sample_weight: Any = None) -> Any:
+    """How true probabilities are by what was known of a dyad: in tenths of the lesser support of its two ids.
+
+    A tidy table of support (the least and greatest of each part), n, classwise_ece, brier_score and log_loss.
+    """
+    proba, truth, support = model.predict_proba(X), read_labels(y), model.support(X).min(axis=1)
+    weight = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+    part = np.searchsorted(np.unique(np.quantile(support, np.linspace(0, 1, 11)[1:-1])), support, side="right")
+    found: dict[str, list[Any]] = {}
+    for number in np.unique(part):
+        mine = part == number
+        arguments = (truth[mine], proba[mine], model.classes_, None if weight is None else weight[mine])
+        line = {"least_support": support[mine].min(), "most_support": support[mine].max(), "n": int(mine.sum())}
+        line |= {name: getattr(metrics, name)(*arguments) for name in ("classwise_ece", "brier_score", "log_loss")}
+        for name, value in line.items():
+            found.setdefault(name, []).append(value)
+    return table_like(found, X)
+
+
 def vanishing_l2(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
     """The strength of `l2` at which latent weights vanish: the greatest singular value of what rank 0 does not explain.
 
