@@ -82,7 +82,10 @@ def test_penalties_are_chosen_without_a_number_from_the_user():
 def test_ranks_structures_and_penalties_of_features_are_chosen_too():
     stars = 1 + np.searchsorted(["maybe", "no", "yes"], Y)
     template = LFLOrdinal(rank=1, max_iter=20, **WITH)
-    search = LFLOrdinalCV(template, l2=[1.0, 10.0], rank=[0, 1], structure=[None, "bilinear"], n_jobs=2).fit(X, stars)
+    steps = []
+    search = LFLOrdinalCV(template, l2=[1.0, 10.0], rank=[0, 1], structure=[None, "bilinear"], n_jobs=2)
+    search.fit(X, stars, callback=lambda done, planned: steps.append((done, planned)))
+    assert steps == [(i, 57) for i in range(1, 58)]
     assert {"rank", "structure", "l2_side"} <= set(search.best_params_)
     assert len(search.cv_results_["params"]) == 2 * 5 + 2 * 2 + 5
     assert search.predict_mean(X[:3]).shape == (3,)

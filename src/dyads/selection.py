@@ -1,8 +1,9 @@
 """Model selection: how good a model is, by what it knew of the ids, and penalties chosen by cross-validation."""
 
 import logging
+import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import joblib
@@ -169,8 +170,12 @@ class _CV(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Choose the penalties on folds of the data, then fit on all of it."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, callback: Callable[[int, int], Any] | None = None) -> Self:
+        """Choose the penalties on folds of the data, then fit on all of it.
+
+        `callback` : called with the number of fits done and of those planned after each of them, for a progress bar; of
+        several jobs, from their threads, one at a time.
+        """
         template = self._kind() if self.estimator is None else self.estimator
         if not isinstance(template, self._kind):
             raise InputError(
@@ -181,19 +186,21 @@ class _CV(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         weight = read_weight(sample_weight)
         cv = RandomCells(self.cv) if isinstance(self.cv, int) else check_cv(self.cv, read_labels(y), classifier=True)
         folds = list(cv.split(table if isinstance(cv, RandomCells) else X, read_labels(y)))
-        search = _Search(template, table, labels, weight, folds, self.n_jobs, self.verbose)
+        search = _Search(template, table, labels, weight, folds, self.n_jobs, self.verbose, callback)
         ranks = [template.rank] if self.rank is None else list(self.rank)
         structures = [template.structure] if self.structure is None else list(self.structure)
         grid = self._l2_grid(template, table, labels, weight, ranks)
+        with_features = template.row_features is not None or template.col_features is not None or template.implicit
+        tries_side = self.l2_side is not None or with_features or len(table) > len(template._id_columns)
+        side_grid = (SIDE_GRID if self.l2_side is None else self.l2_side) if tries_side else ()
+        steps = sum(len(grid if rank else BIAS_GRID) for rank in ranks) * len(structures) + len(side_grid)
+        search.planned = steps * len(folds)
         for rank in ranks:
             for structure in structures:
-                search.path(
-                    {"rank": rank, "structure": structure}, "l2" if rank else "l2_bias", grid if rank else BIAS_GRID
-                )
-        with_features = template.row_features is not None or template.col_features is not None or template.implicit
-        further = len(table) > len(template._id_columns)
-        if self.l2_side is not None or with_features or further:
-            search.path(search.best, "l2_side", SIDE_GRID if self.l2_side is None else self.l2_side)
+                name, values = ("l2", grid) if rank else ("l2_bias", BIAS_GRID)
+                search.path({"rank": rank, "structure": structure}, name, values)
+        if tries_side:
+            search.path(search.best, "l2_side", side_grid)
         self.cv_results_ = search.results()
         self.best_params_, self.best_score_ = search.best, search.best_score
         self.best_index_ = self.cv_results_["params"].index(search.best)
@@ -244,7 +251,9 @@ class _Search:
         folds: list[tuple[Array, Array]],
         n_jobs: int | None,
         verbose: int,
+        callback: Callable[[int, int], Any] | None,
     ) -> None:
+        self.callback, self.done, self.planned, self.lock = callback, 0, 0, threading.Lock()
         self.template, self.table, self.labels, self.weight = template, table, labels, weight
         self.folds, self.n_jobs, self.verbose = folds, n_jobs, verbose
         self.params: list[dict[str, Any]] = []
@@ -283,6 +292,10 @@ class _Search:
                 proba = model.set_params(**params).fit(X, y, weight).predict_proba(X_test)
             # A label of the test part that the training part lacks has no probability.
             scores.append(-_held_out_loss(proba, y_test, model.classes_, weight_test))
+            with self.lock:
+                self.done += 1
+                if self.callback is not None:
+                    self.callback(self.done, self.planned)
         return scores
 
     @property
