@@ -35,6 +35,9 @@ SIDE_GRID = (3.0, 10.0, 30.0, 100.0, 300.0)
 BIAS_GRID = (0.5, 1.0, 2.0, 4.0, 8.0)
 """The default grid of `l2_bias`, tried where there are no latent weights."""
 
+UNSEEN_LABEL = 20.0
+"""The log-loss of a label that a fold's training part lacks."""
+
 REGIMES = {
     "known": (True, True),
     "new row": (False, True),
@@ -332,10 +335,6 @@ def _held_out_loss(proba: Array, y: Any, classes: Array, weight: Array | None) -
     loss = metrics.log_loss(truth[known], proba[known], classes, None if weight is None else weight[known])
     share = float(np.average(known, weights=weight))
     return loss if share == 1 else share * loss + (1 - share) * UNSEEN_LABEL
-
-
-UNSEEN_LABEL = 20.0
-"""The log-loss of a label that a fold's training part lacks."""
 
 
 class LFLClassifierCV(_CV):

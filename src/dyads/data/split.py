@@ -4,6 +4,7 @@ Each yields pairs of positions (train, test) and can be passed as ``cv=`` to sci
 first two columns of X, or those named.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ Split = tuple[Positions, Positions]
 
 
 @dataclass(frozen=True)
-class _Splitter:
+class _Splitter(ABC):
     """What splitters share: they read the ids, and `_splits` says which dyads are tested.
 
     `row`, `col` : names of the columns of ids, default the first two; `random_state` : seed.
@@ -46,9 +47,9 @@ class _Splitter:
     def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
         return self.n_splits
 
+    @abstractmethod
     def _splits(self, X: Any, row: Codes, col: Codes, rng: np.random.Generator) -> Iterator[tuple[Any, Any]]:
         """Yield masks (n,) of the dyads to train on and to test on."""
-        raise NotImplementedError
 
 
 def _folds(codes: Codes, n_splits: int, rng: np.random.Generator) -> Codes:
