@@ -2,6 +2,7 @@
 
 import numpy as np
 import pyarrow as pa
+from scipy.linalg import solve_triangular
 
 from dyads.data.dyads import Dyads
 from dyads.data.vocabulary import Vocabulary
@@ -10,6 +11,7 @@ from dyads.model.loss import Absolute, Brier, Hinge, Log, Squared
 from dyads.model.objective import Objective
 from dyads.model.parameters import Layout
 from dyads.model.penalty import L2, Counts
+from dyads.model.prior import FREEDOM, MEAN_COUNT, SPREAD, Learnt, wishart_root
 from dyads.model.structure import Bilinear, Diagonal, Directed, Stereotype
 
 N_LABELS = 4
@@ -38,7 +40,7 @@ STRUCTURES = [case for cases in STRUCTURE_CASES.values() for case in cases]
 LOSSES = [case for cases in LOSS_CASES.values() for case in cases]
 
 
-def make_dyads(n=60, n_rows=7, n_cols=5, weighted=False, seed=0, one_set=False, n_relations=1):
+def make_dyads(n=60, n_rows=7, n_cols=5, weighted=False, seed=0, one_set=False, n_relations=1, n_labels=N_LABELS):
     """Random dyads in which every row and column occurs; with one id set some are self-links."""
     rng = np.random.default_rng(seed)
     if one_set:
@@ -47,7 +49,7 @@ def make_dyads(n=60, n_rows=7, n_cols=5, weighted=False, seed=0, one_set=False, 
     col = np.concatenate([np.arange(n_cols), rng.integers(0, n_cols, n - n_cols)])
     weight = rng.uniform(0.5, 2.0, n) if weighted else None
     relation = rng.integers(0, n_relations, n) if n_relations > 1 else None
-    return Dyads(row, col, rng.integers(0, N_LABELS, n), weight, n_rows, n_cols, N_LABELS, relation, n_relations)
+    return Dyads(row, col, rng.integers(0, n_labels, n), weight, n_rows, n_cols, n_labels, relation, n_relations)
 
 
 def make_objective(structure, loss, dyads, scaling="none", strengths=(0.7, 0.4, 0.9), centre=None):
@@ -69,6 +71,15 @@ def make_fitted(structure, theta, dyads):
     return Fitted(structure, Log(), np.arange(dyads.n_labels), *entities, theta, dyads.relation_counts, None).trained(
         theta
     )
+
+
+def learnt_from_prior(n, size, rng):
+    """A prior drawn from its hyperprior, and n blocks drawn from it."""
+    scale = 2 * FREEDOM * rng.gamma(0.5, SPREAD**2, size)
+    root = wishart_root(size + FREEDOM - 1, np.diag(scale), rng)
+    mean = solve_triangular(root, rng.standard_normal(size), trans="T") / np.sqrt(MEAN_COUNT)
+    blocks = mean + solve_triangular(root, rng.standard_normal((n, size)).T, trans="T").T
+    return Learnt(mean, root @ root.T, scale), blocks
 
 
 def central_difference(function, point, step=1e-5):

@@ -73,7 +73,7 @@ def test_the_file_is_a_stored_zip_with_aligned_parts_and_no_pickle(path):
         for name in names:
             assert content.index(archive.read(name)) % 64 == 0
     assert set(names) == {"manifest.json", *manifest["sha256"]}
-    assert manifest["version"] == [2, 0]
+    assert manifest["version"] == [3, 0]
     assert manifest["library"] == dyads.__version__
     assert manifest["labels"]["order"] == ["bought", "returned", "viewed"]
     assert b"numpy.core" not in content
@@ -151,7 +151,7 @@ def test_another_major_format_is_refused(path):
     with zipfile.ZipFile(path) as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}
     manifest = json.loads(parts["manifest.json"])
-    for version, remedy in (([2, 9], None), ([3, 0], "Upgrade"), ([1, 0], "Fit the model again")):
+    for version, remedy in (([3, 9], None), ([4, 0], "Upgrade"), ([2, 0], "Fit the model again")):
         parts["manifest.json"] = json.dumps(manifest | {"version": version}).encode()
         with zipfile.ZipFile(path, "w") as archive:
             for name, part in parts.items():

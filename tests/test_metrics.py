@@ -111,3 +111,22 @@ def test_auc_skips_labels_with_one_outcome_and_refuses_none():
 def test_a_label_that_is_no_class_is_named():
     with pytest.raises(InputError, match="'z' is not among"):
         metrics.log_loss(["z"], [[1, 0, 0]], CLASSES)
+
+
+def test_mixed_chains_have_an_r_hat_of_one_and_drifting_ones_do_not():
+    rng = np.random.default_rng(0)
+    mixed = rng.normal(size=(2, 400, 5))
+    assert (metrics.r_hat(mixed) < 1.02).all()
+    assert (metrics.r_hat(mixed + np.array([0.0, 3.0])[:, None, None]) > 1.5).all(), "chains in two places"
+    assert (metrics.r_hat(mixed[:1] + np.linspace(0, 5, 400)[:, None]) > 1.5).all(), "one chain that drifts"
+    assert (metrics.r_hat(np.ones((2, 10, 3))) == 1).all()
+
+
+def test_effective_samples_of_an_autoregression_are_as_in_theory():
+    rng = np.random.default_rng(1)
+    for correlation in (0.0, 0.5, 0.9):
+        x = np.zeros((4, 5000, 3))
+        for i in range(1, 5000):
+            x[:, i] = correlation * x[:, i - 1] + rng.normal(size=(4, 3))
+        expected = 4 * 5000 * (1 - correlation) / (1 + correlation)
+        np.testing.assert_allclose(metrics.effective_sample_size(x), expected, rtol=0.25)

@@ -91,7 +91,7 @@ def test_exclusions_are_read_like_the_data():
 @pytest.mark.parametrize(
     ("choices", "error", "says"),
     [
-        ({"by": 9}, InputError, "by=9 is no label: expected 'mean' or one of"),
+        ({"by": 9}, InputError, "by=9 is no label: expected 'mean', 'thompson' or one of"),
         ({"n": 0}, InputError, "n=0 is not possible"),
         ({"candidates": ["i1", "zzz"]}, UnknownIdError, "Some candidates are not known"),
         ({"relation": "x"}, InputError, "the model has one relation"),

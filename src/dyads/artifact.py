@@ -32,10 +32,11 @@ from dyads.model.loss import LOSSES
 from dyads.model.structure import KINDS
 
 FORMAT = "dyads model"
-MAJOR, MINOR = 2, 0
+CHAINS = "dyads chains"
+MAJOR, MINOR = 3, 0
 ALIGNMENT = 64
 MODEL_ARRAYS = ("theta", "prediction", "relation_counts", "shared_centre", "strangeness")
-ENTITY_ARRAYS = ("counts", "average", "spread", "met", "centre", "average_features", "predictions")
+ENTITY_ARRAYS = ("counts", "average", "spread", "met", "centre", "precision", "average_features", "predictions")
 CSR_ARRAYS = ("data", "indices", "indptr")
 PLAIN_FIELDS = ("interactions", "rank", "bias", "strengths", "scaling", "implicit")
 MANIFEST = "manifest.json"
@@ -47,8 +48,10 @@ def write(path: str | os.PathLike[str], fitted: Fitted, about: dict[str, Any]) -
     arrays = {name: getattr(fitted, name) for name in MODEL_ARRAYS}
     if fitted.structure.one_set:
         arrays["col_met"] = fitted.cols.met
-    for number, member in enumerate(fitted.members):
-        arrays |= {f"member{number}_{name}": array for name, array in _own_arrays(member).items()}
+    each = [_own_arrays(member) for member in fitted.members]
+    for name in each[0] if each else ():
+        if each[0][name] is not None:
+            arrays[f"members_{name}"] = np.stack([one[name] for one in each])
     for side, entities in sides.items():
         arrays |= {f"{side}_{name}": getattr(entities, name) for name in ENTITY_ARRAYS}
         if entities.features is not None:
@@ -73,8 +76,13 @@ def write(path: str | os.PathLike[str], fitted: Fitted, about: dict[str, Any]) -
         "calibrator": None if fitted.calibrator is None else spec_to_json(fitted.calibrator, CALIBRATORS),
         **{name: getattr(fitted, name) for name in PLAIN_FIELDS},
         "about": about,
-        "sha256": {name: hashlib.sha256(part).hexdigest() for name, part in parts.items()},
     }
+    _write_parts(path, manifest, parts)
+
+
+def _write_parts(path: str | os.PathLike[str], manifest: dict[str, Any], parts: dict[str, Any]) -> None:
+    """Write a file of a manifest and parts, whose hashes the manifest gets, atomically."""
+    manifest = {**manifest, "sha256": {name: hashlib.sha256(part).hexdigest() for name, part in parts.items()}}
     text = json.dumps(_to_json(manifest), indent=1, allow_nan=False).encode()
     target = Path(path).resolve()
     if target.is_dir() or not target.parent.is_dir():
@@ -95,26 +103,7 @@ def write(path: str | os.PathLike[str], fitted: Fitted, about: dict[str, Any]) -
 
 def read(path: str | os.PathLike[str]) -> tuple[Fitted, dict[str, Any]]:
     """Read a model and what its estimator said about itself; arrays stay memory-mapped."""
-    with open(path, "rb") as file:
-        try:
-            with zipfile.ZipFile(file) as archive:
-                manifest = json.loads(archive.read(MANIFEST))
-                offsets = {info.filename: (info.header_offset, info.file_size) for info in archive.infolist()}
-            if manifest["format"] != FORMAT:
-                raise ModelFileError(f"{path} is no dyads model: its manifest calls it {manifest['format']!r}.")
-            major, minor = manifest["version"]
-            if major != MAJOR:
-                remedy = "Upgrade dyads." if major > MAJOR else "Fit the model again."
-                raise ModelFileError(
-                    f"{path} has format {major}.{minor}, written by dyads {manifest['library']}: this version reads "
-                    f"format {MAJOR}. {remedy}"
-                )
-            parts = _map_parts(file, offsets, manifest["sha256"])
-        except DyadsError:
-            raise
-        except Exception as error:
-            # A damaged zip may fail in any way.
-            raise ModelFileError(f"{path} is no dyads model, or is damaged ({error}). Save the model again.") from error
+    manifest, parts = _read_parts(path, FORMAT)
     try:
         relation = manifest["relation"]
         arrays = _from_safetensors(parts["arrays.safetensors"])
@@ -143,7 +132,44 @@ def read(path: str | os.PathLike[str]) -> tuple[Fitted, dict[str, Any]]:
     return fitted, _from_json(manifest["about"])
 
 
-LEARNT = ("average", "spread", "met", "centre", "predictions")
+def _read_parts(path: str | os.PathLike[str], expected: str) -> tuple[dict[str, Any], dict[str, memoryview]]:
+    """Read the manifest and the parts of a file of an expected format."""
+    with open(path, "rb") as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                manifest = json.loads(archive.read(MANIFEST))
+                offsets = {info.filename: (info.header_offset, info.file_size) for info in archive.infolist()}
+            if manifest["format"] != expected:
+                raise ModelFileError(f"{path} is no {expected}: its manifest calls it {manifest['format']!r}.")
+            major, minor = manifest["version"]
+            if major != MAJOR:
+                remedy = "Upgrade dyads." if major > MAJOR else "Fit the model again."
+                raise ModelFileError(
+                    f"{path} has format {major}.{minor}, written by dyads {manifest['library']}: this version reads "
+                    f"format {MAJOR}. {remedy}"
+                )
+            parts = _map_parts(file, offsets, manifest["sha256"])
+        except DyadsError:
+            raise
+        except Exception as error:
+            # A damaged zip may fail in any way.
+            raise ModelFileError(f"{path} is no dyads model, or is damaged ({error}). Save the model again.") from error
+    return manifest, parts
+
+
+def write_chains(path: str | os.PathLike[str], arrays: dict[str, Any], about: dict[str, Any]) -> None:
+    """Write where chains are, and what they are of, atomically."""
+    manifest = {"format": CHAINS, "version": [MAJOR, MINOR], "library": __version__, "about": about}
+    _write_parts(path, manifest, {"arrays.safetensors": to_safetensors(arrays)})
+
+
+def read_chains(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read what `write_chains` wrote."""
+    manifest, parts = _read_parts(path, CHAINS)
+    return _from_safetensors(parts["arrays.safetensors"]), _from_json(manifest["about"])
+
+
+LEARNT = ("average", "spread", "met", "centre", "precision", "predictions")
 """The arrays of entities that differ between averaged models."""
 
 
@@ -157,7 +183,8 @@ def _own_arrays(member: Fitted) -> dict[str, Any]:
 
 def _member(first: Fitted, arrays: dict[str, Any], number: int) -> Fitted:
     def of(name: str) -> Any:
-        return arrays.get(f"member{number}_{name}")
+        stacked = arrays.get(f"members_{name}")
+        return None if stacked is None else stacked[number]
 
     rows, cols = (
         replace(entities, **{name: of(f"{side}_{name}") for name in LEARNT})

@@ -10,7 +10,7 @@ from dyads.errors import InputError, unknown_name
 from dyads.model.loss import LOSSES
 from dyads.model.penalty import SCALINGS
 from dyads.model.structure import STRUCTURES
-from dyads.solve import SOLVERS
+from dyads.solve import SAMPLER, SOLVERS
 from dyads.training import SIDE_TRAINING
 
 UNKNOWN_POLICIES = ("prior", "mean", "raise", "nan")
@@ -18,15 +18,15 @@ UNKNOWN_POLICIES = ("prior", "mean", "raise", "nan")
 NAMED = {
     "loss": LOSSES,
     "l2_scaling": SCALINGS,
-    "solver": (*SOLVERS, "auto"),
+    "solver": (*SOLVERS, SAMPLER, "auto"),
     "unknown": UNKNOWN_POLICIES,
     "side_training": SIDE_TRAINING,
 }
 SWITCHES = ("bias", "early_stopping", "warm_start", "implicit")
-COUNTS = {"rank": 0, "interactions": 0, "n_init": 1, "n_models": 1, "n_bases": 1, "max_iter": 1}
+COUNTS = {"rank": 0, "interactions": 0, "n_init": 1, "n_models": 1, "n_chains": 1, "n_bases": 1, "max_iter": 1}
 """Whole numbers, and the least each may be."""
 
-STRENGTHS = ("l2", "l2_row", "l2_col", "l2_bias", "l2_side", "l2_shared", "tol")
+STRENGTHS = ("l2", "l2_row", "l2_col", "l2_bias", "l2_side", "l2_shared", "tol", "draw_memory")
 OPTIONAL = ("n_bases", "max_iter", "l2_row", "l2_col", "l2_bias", "l2_shared", "tol", "learning_rate")
 """Those that may be None."""
 

@@ -11,7 +11,7 @@ from dyads.data.dyads import Dyads
 from dyads.data.side import Features, seen_sets
 from dyads.data.vocabulary import Codes
 from dyads.engine.host import Host
-from dyads.engine.scoring import block_scores, scores
+from dyads.engine.scoring import pair_scores, scores
 from dyads.errors import InputError, NotConvergedWarning, UnknownIdError
 from dyads.model.calibrator import log_proba
 from dyads.model.fitted import Entities, Fitted
@@ -19,6 +19,7 @@ from dyads.model.loss import link
 from dyads.model.objective import Objective
 from dyads.model.parameters import random_stream
 from dyads.model.penalty import L2, Counts
+from dyads.model.prior import Learnt
 
 Array = np.ndarray[Any, Any]
 
@@ -84,6 +85,20 @@ def with_spread(fitted: Fitted, dyads: Dyads, n_jobs: int | None) -> Fitted:
         for entities, spread, offsets in zip((fitted.rows, fitted.cols), spreads, met, strict=True)
     )
     return replace(fitted, rows=rows, cols=cols)
+
+
+def with_draws(untrained: Fitted, draws: list[tuple[Array, tuple[Learnt, ...]]]) -> list[Fitted]:
+    """The models of draws from a posterior: parameters, and the learnt priors of rows and columns, or of nodes.
+
+    What an entity without labels may be is drawn from its prior: few draws each, since there are many priors.
+    """
+    n_lines = 2 * max(1, round(N_DRAWS / max(1, len(draws)) / 2))
+    models = []
+    for number, (theta, priors) in enumerate(draws):
+        rng = random_stream(1, number)
+        noise = tuple(rng.standard_normal((n_lines, len(prior.mean))) for prior in priors)
+        models.append(untrained.drawn(theta, priors, noise))
+    return models
 
 
 def with_more(fitted: Fitted, old: Fitted, dyads: Dyads, n_jobs: int | None) -> Fitted:
@@ -155,7 +170,7 @@ def _met(fitted: Fitted, dyads: Dyads, n_jobs: int | None) -> tuple[Array, Array
         return average + (mean - average) * (total / (total + SHRINKAGE))[:, None]
 
     def beyond(a: tuple[Array, Array], b: tuple[Array, Array]) -> Array:
-        return block_scores(fitted, a[0], b[0], h, n_jobs) - block_scores(fitted, a[1], b[1], h, n_jobs)
+        return pair_scores(fitted, a[0], b[0], h, n_jobs) - pair_scores(fitted, a[1], b[1], h, n_jobs)
 
     met_cols = mean_of(pairs, own.col, fitted.cols.average)
     met_rows = mean_of(pairs.T.tocsr(), own.row, fitted.rows.average)
@@ -214,11 +229,11 @@ def support(fitted: Fitted, row: Codes, col: Codes) -> Array:
     return np.stack([np.where(codes >= 0, entities.counts[codes], 0) for entities, codes in pairs], axis=1)
 
 
-def fold_in(fitted: Fitted, dyads: Dyads, rows: Codes, cols: Codes, n_jobs: int | None) -> Fitted:
+def fold_in(fitted: Fitted, dyads: Dyads, rows: Codes, cols: Codes, n_jobs: int | None, number: int = 0) -> Fitted:
     """Solve for the blocks of some rows and columns from their `dyads`, everything else as it is.
 
     With one id set both are the nodes to solve for. New rows and new columns that share dyads are solved in turn until
-    neither moves.
+    neither moves. Those of a model that was drawn, the `number`-th, are drawn too.
     """
     layout, counts = fitted.layout, Counts.of(dyads, fitted.structure.one_set)
     penalty = L2.of(layout, fitted.strengths, fitted.scaling, counts, np.zeros(layout.size))
@@ -226,7 +241,10 @@ def fold_in(fitted: Fitted, dyads: Dyads, rows: Codes, cols: Codes, n_jobs: int 
     bound = replace(dyads, side=fitted.side._replace(dyad=dyads.side.dyad))
     solution, theta = fitted.theta.astype(np.float64), fitted.theta.copy()
     with Host(objective, bound, n_jobs) as problem:
-        if not problem.solve_for(solution, rows, cols, (fitted.rows.centre, fitted.cols.centre)):
+        centre, precision, rng = (fitted.rows.centre, fitted.cols.centre), None, None
+        if fitted.rows.precision is not None and fitted.cols.precision is not None:
+            precision, rng = (fitted.rows.precision, fitted.cols.precision), random_stream(2, number)
+        if not problem.solve_for(solution, rows, cols, centre, precision, rng):
             warnings.warn(
                 "Rows and columns that were folded in together still move.", NotConvergedWarning, stacklevel=3
             )

@@ -85,11 +85,14 @@ class LFLClassifier(_Nominal):
     l2_scaling : "none", "inverse_sqrt" or "count", default "none"
         "inverse_sqrt" penalises rarely seen rows and columns more, "count" is the same decay at every observation. The
         strengths mean other things then: choose them anew.
-    solver : "auto", "lbfgs", "sgd" or "newton"
+    solver : "auto", "lbfgs", "sgd", "newton" or "gibbs"
         "auto" is L-BFGS up to 50,000 dyads and SGD (AdaGrad) above. "newton" solves for one row, one column at a time:
-        it ends nearest to a minimum. All minimise the same objective.
+        it ends nearest to a minimum. All these minimise the same objective. "gibbs" draws from the posterior, from a
+        point estimate on, and averages probabilities over the draws: better ones, at a price in time. Its priors are
+        learnt, so the penalties matter for where it starts alone; it is for the log loss.
     max_iter : int, default None
-        Most iterations (L-BFGS, 500 if None), epochs (SGD, 100) or sweeps (Newton, 200).
+        Most iterations (L-BFGS, 500 if None), epochs (SGD, 100) or sweeps (Newton, 200); all sweeps of a chain (Gibbs,
+        200), of which the first, before it has settled, are dropped.
     tol : float, default None
         Stop when an iteration lowers the objective by less than this share of it (L-BFGS and Newton 1e-6 if None),
         or three epochs in a row do (SGD 1e-3 if None).
@@ -100,9 +103,14 @@ class LFLClassifier(_Nominal):
     n_models : int, default 1
         Models from other random starts whose probabilities are averaged: better ones, at a price in time and memory.
         `row_factors_`, `parts_`, `embed` and the trace are those of the first.
+    n_chains : int, default 1
+        Chains of "gibbs", from other point estimates; several can tell of several modes.
+    draw_memory : float, default 256
+        Mebibytes the kept draws of "gibbs" may take; they are thinned to fit.
     early_stopping : bool, default False
         Hold out `validation_fraction` of the dyads, stop when their loss has not fallen for three iterations, and keep
-        the best iterate. The held-out dyads are not trained on: with a good `l2` this costs accuracy.
+        the best iterate. The held-out dyads are not trained on: with a good `l2` this costs accuracy. Of "gibbs" it is
+        the loss of averaged probabilities, and thirty sweeps.
     validation_fraction : float, default 0.1
     unknown : "prior", "mean", "raise" or "nan", default "prior"
         What an id is at predict of which neither labels nor features are known. "prior": it may be any row (column), so
@@ -123,8 +131,11 @@ class LFLClassifier(_Nominal):
     row_factors_, col_factors_ : (n, n_labels, rank) latent weights; (n, n_bases, rank) where labels share them
     parts_ : dict of all that was learnt: biases, latent weights, label or relation weights
     n_iter_, converged_, solver_ : how the fit went
-    objective_ : its value where the solver stopped, before the biases are centred
-    trace_ : dict of lists, one entry per iteration: init, iteration, objective, validation, seconds
+    objective_ : its value where the solver stopped, before the biases are centred; of "gibbs" the mean over sweeps of
+        minus the log-likelihood
+    trace_ : dict of lists, one entry per iteration: init, iteration, objective, validation, seconds; of "gibbs" the
+        chain, the sweep, and minus the log-likelihood after it
+    diagnostics_ : dict, of "gibbs" alone: r_hat and effective_samples of watched predictions, burn_in, acceptance
     n_parameters_ : int
     fitted_ : the `Fitted` record all of these are read from
 
@@ -241,7 +252,8 @@ def load(path: str | os.PathLike[str]) -> Any:
             parameters["loss"] = artifact.spec_from_json(parameters["loss"], LOSSES)
         model = ESTIMATORS[about["estimator"]](**parameters)
         for name in SAVED:
-            setattr(model, name, about["fit"][name])
+            if name in about["fit"] or name != SAVED[-1]:
+                setattr(model, name, about["fit"][name])
     except (KeyError, TypeError) as error:
         raise artifact.not_understood(path, error) from error
     model.fitted_ = fitted

@@ -27,6 +27,7 @@ from dyads.coldstart import (
     refuse_featureless,
     support,
     targets,
+    with_draws,
     with_features,
     with_mean_predictions,
     with_more,
@@ -65,9 +66,11 @@ from dyads.model.objective import Objective
 from dyads.model.parameters import Layout, label_log_odds
 from dyads.model.penalty import L2, Counts
 from dyads.model.structure import STRUCTURES, Stereotype, build
-from dyads.recommend import ask, recommend
-from dyads.solve import Options
-from dyads.training import Callback, Progress, resume, train
+from dyads.recommend import ask, recommend, thompson
+from dyads.sampling import learn
+from dyads.solve import SAMPLER, Options
+from dyads.training import Callback, Progress, resume
+from dyads.uncertainty import interval, sample_proba
 
 Array = np.ndarray[Any, Any]
 logger = logging.getLogger("dyads")
@@ -78,8 +81,8 @@ SHARED = 0.1
 VANISHED = 1e-2
 """Latent weights whose root mean square is below this add nothing to a log-odds."""
 
-SAVED = ("columns_", "n_features_in_", "n_iter_", "converged_", "objective_", "solver_", "trace_")
-"""What is kept in a model file besides `Fitted` and the parameters."""
+SAVED = ("columns_", "n_features_in_", "n_iter_", "converged_", "objective_", "solver_", "trace_", "diagnostics_")
+"""What is kept in a model file besides `Fitted` and the parameters; the last of a posterior alone."""
 
 
 class LFL(ClassifierMixin, BaseEstimator):
@@ -120,6 +123,8 @@ class LFL(ClassifierMixin, BaseEstimator):
         learning_rate: float | None = None,
         n_init: int = 1,
         n_models: int = 1,
+        n_chains: int = 1,
+        draw_memory: float = 256.0,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         unknown: str = "prior",
@@ -154,6 +159,8 @@ class LFL(ClassifierMixin, BaseEstimator):
         self.learning_rate = learning_rate
         self.n_init = n_init
         self.n_models = n_models
+        self.n_chains = n_chains
+        self.draw_memory = draw_memory
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.unknown = unknown
@@ -165,7 +172,13 @@ class LFL(ClassifierMixin, BaseEstimator):
     # ---------------------------------------------------------------------------------------------------- fitting
 
     def fit(
-        self, X: Any, y: Any, sample_weight: Any = None, seen: Any = None, callback: Callback | None = None
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        seen: Any = None,
+        callback: Callback | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
     ) -> Self:
         """Fit the model to labelled dyads.
 
@@ -180,6 +193,9 @@ class LFL(ClassifierMixin, BaseEstimator):
         seen : table of pairs without labels, default None
             With ``implicit=True``, further pairs (row id, column id) for the sets of those seen together.
         callback : called with a `dyads.training.Progress` after each iteration; returning True stops the fit.
+        checkpoint : path, default None
+            For ``solver="gibbs"``, a file in which the chains are kept every minute and at the end. A fit of the same
+            model to the same data goes on from it, up to `max_iter`, with the result of one that was never stopped.
         """
         self._check_choices()
         observed = self._read(X, y, sample_weight, seen)
@@ -190,11 +206,14 @@ class LFL(ClassifierMixin, BaseEstimator):
         with _logged(self.verbose, callback) as monitored:
             for number in range(self.n_models):
                 start = self._warm_start(before[number], untrained) if number < len(before) else None
-                found, steps = train(
+                found, draws, mixing, steps = learn(
                     self._objective(untrained),
                     observed.dyads,
-                    values=numeric_values(observed.classes) if self._ordered else None,
                     solver=self.solver,
+                    n_chains=self.n_chains,
+                    memory=self.draw_memory * 2**20,
+                    checkpoint=checkpoint,
+                    values=numeric_values(observed.classes) if self._ordered else None,
                     options=Options(self.max_iter, self.tol, self.learning_rate, int(rng.randint(2**31 - 1))),
                     n_init=self.n_init,
                     validation_fraction=self.validation_fraction if self.early_stopping else None,
@@ -204,11 +223,13 @@ class LFL(ClassifierMixin, BaseEstimator):
                     callback=monitored,
                 )
                 if number == 0:
-                    best, trace = found, steps
-                model = with_spread(untrained.trained(found.theta), observed.dyads, self.n_jobs)
+                    best, trace, diagnostics = found, steps, mixing
+                models = with_draws(untrained, [(draw.theta, draw.priors) for draw in draws]) or [
+                    with_spread(untrained.trained(found.theta), observed.dyads, self.n_jobs)
+                ]
                 if self.unknown == "mean":
-                    model = with_mean_predictions(model, observed.dyads, self.n_jobs)
-                trained.append(model)
+                    models = [with_mean_predictions(model, observed.dyads, self.n_jobs) for model in models]
+                trained += models
         self.fitted_ = replace(trained[0], members=tuple(trained[1:]))
         self.columns_ = observed.columns
         self.n_features_in_ = len(observed.columns)
@@ -217,6 +238,9 @@ class LFL(ClassifierMixin, BaseEstimator):
         self.objective_ = best.objective
         self.solver_ = best.solver
         self.trace_ = {name: [getattr(step, name) for step in trace] for name in Progress._fields}
+        self.__dict__.pop("diagnostics_", None)
+        if diagnostics is not None:
+            self.diagnostics_ = {name: np.asarray(part).tolist() for name, part in diagnostics._asdict().items()}
         if best.diverged is not None:
             raise DivergenceError(
                 f"The objective stopped being a finite number {best.diverged}. The model keeps its last finite state."
@@ -228,13 +252,8 @@ class LFL(ClassifierMixin, BaseEstimator):
                 VanishedWarning,
                 stacklevel=2,
             )
-        if best.ended == "limit":
-            warnings.warn(
-                f"The {best.solver} solver stopped after {best.n_iter} iterations without reaching its tolerance: "
-                "raise max_iter (or tol) if the objective still falls.",
-                NotConvergedWarning,
-                stacklevel=2,
-            )
+        if best.complaint is not None:
+            warnings.warn(best.complaint, NotConvergedWarning, stacklevel=2)
         return self
 
     def _check_choices(self) -> None:
@@ -564,6 +583,36 @@ class LFL(ClassifierMixin, BaseEstimator):
             raise InputError("The model was not conformalized: expected conformalize(X, y) on held-out dyads first.")
         return conformal_sets(proba, self.fitted_.strangeness, coverage)
 
+    def sample_proba(
+        self, X: Any, n: int | None = None, *, row_features: Any = None, col_features: Any = None
+    ) -> Array:
+        """Probabilities under `n` draws from the posterior (n, n_dyads, n_labels), all that were kept if None.
+
+        Their mean over draws is `predict_proba`; they are of ``solver="gibbs"`` alone. Under ``unknown="prior"`` and
+        "mean" an id of which nothing is known is another draw from the prior each time.
+        """
+        fitted, codes, features = self._look_up(X, row_features, col_features)
+        return self._nan_unknown(codes, sample_proba(fitted, n, codes, features, self.n_jobs), axis=1)
+
+    def predict_interval(
+        self, X: Any, level: float = 0.9, *, row_features: Any = None, col_features: Any = None
+    ) -> Array:
+        """Lower and upper bound of each label's probability (n, n_labels, 2), of ``solver="gibbs"`` alone.
+
+        Between them it lies with the posterior probability `level`: how sure the model is of its probabilities, which
+        is another thing than how sure these are of a label.
+        """
+        fitted, codes, features = self._look_up(X, row_features, col_features)
+        return self._nan_unknown(codes, interval(fitted, level, codes, features, self.n_jobs), axis=0)
+
+    def _nan_unknown(self, codes: list[Codes], found: Array, axis: int) -> Array:
+        """What was found, NaN for dyads with unknown ids where the policy is that, or an error."""
+        unknown = [column < 0 for column in codes]
+        self._unknown_message(unknown)
+        if self.unknown == "nan":
+            np.moveaxis(found, axis, 0)[np.logical_or.reduce(unknown)] = np.nan
+        return found
+
     def support(self, X: Any) -> Array:
         """How many training labels (their summed weight) the row and the column of each dyad had (n, 2)."""
         fitted, codes, _ = self._look_up(X, None, None)
@@ -601,13 +650,16 @@ class LFL(ClassifierMixin, BaseEstimator):
         relation: Any = None,
         row_features: Any = None,
         col_features: Any = None,
+        random_state: Any = None,
     ) -> Any:
         """The `n` best columns for each of `rows`: a tidy table (row, col, rank, value), best first.
 
         Parameters
         ----------
         rows : ids; unknown ones may be any row, as under ``unknown="prior"``, with a warning, or an error under "raise"
-        by : "mean", the expected value of a label that is a number, or a label, whose probability it is
+        by : "mean", the expected value of a label that is a number; a label, whose probability it is; or "thompson",
+            the mean under one draw from the posterior, another one for each row, which `random_state` chooses: so what
+            is uncertain is tried as often as it may be best
         exclude : table of pairs (row id, column id) to leave out, such as those seen in training; of a model of several
             relations, those of `relation` if the table has that column too
         candidates : ids of the columns to choose from, default all the model knows
@@ -620,7 +672,9 @@ class LFL(ClassifierMixin, BaseEstimator):
         fitted, codes, row_ids, chosen = self._offered(rows, n, candidates, row_features, col_features)
         kind = self._relation_code(relation)
         pairs = self._excluded(fitted, exclude, kind)
-        best = recommend(fitted, codes, chosen, min(int(n), len(chosen)), self._worth(by), pairs, kind, self.n_jobs)
+        wanted = fitted, codes, chosen, min(int(n), len(chosen)), self._worth(by), pairs, kind, self.n_jobs
+        drawn = isinstance(by, str) and by == "thompson" and by not in self.classes_
+        best = thompson(*wanted, check_random_state(random_state)) if drawn else recommend(*wanted)
         columns = {
             "row": row_ids.take(pa.array(best.row)),
             "col": fitted.cols.ids.ids.take(pa.array(best.col)),
@@ -701,10 +755,12 @@ class LFL(ClassifierMixin, BaseEstimator):
         found = classes == by if np.isscalar(by) else np.zeros(len(classes), np.bool_)
         if np.any(found):
             return np.asarray(found, np.float64)
-        if not (isinstance(by, str) and by == "mean"):
-            raise InputError(f"by={by!r} is no label: expected 'mean' or one of {classes.tolist()}.")
+        if not (isinstance(by, str) and by in ("mean", "thompson")):
+            raise InputError(f"by={by!r} is no label: expected 'mean', 'thompson' or one of {classes.tolist()}.")
         if classes.dtype.kind not in "biuf":
-            raise InputError(f"by='mean' needs labels that are numbers: expected by= one of {classes.tolist()}.")
+            raise InputError(f"by={by!r} needs labels that are numbers: expected by= one of {classes.tolist()}.")
+        if by == "thompson" and not self.fitted_.is_posterior:
+            raise InputError("by='thompson' needs draws from the posterior: expected a model of solver='gibbs'.")
         return numeric_values(classes)
 
     def _relation_code(self, relation: Any) -> int:
@@ -732,6 +788,7 @@ class LFL(ClassifierMixin, BaseEstimator):
             ("implicit", self.implicit),
             ("unknown", self.unknown == "mean"),
             ("n_models", self.n_models > 1),
+            ("solver", self.solver == SAMPLER),
         ):
             if wrong:
                 raise InputError(
@@ -804,10 +861,11 @@ class LFL(ClassifierMixin, BaseEstimator):
         dyads = new.dyads.take(np.isin(new.dyads.row, rows) | np.isin(new.dyads.col, cols))
         model = copy.copy(self)
 
-        def solved(one: Fitted) -> Fitted:
-            return fold_in(with_seen(one.grown(new.rows, new.cols), dyads, rows, cols), dyads, rows, cols, self.n_jobs)
-
-        model.fitted_ = known.mapped(solved)
+        first, *others = (
+            fold_in(with_seen(one.grown(new.rows, new.cols), dyads, rows, cols), dyads, rows, cols, self.n_jobs, number)
+            for number, one in enumerate(known.every)
+        )
+        model.fitted_ = replace(first, members=tuple(others))
         return model
 
     def _read_more(self, known: Fitted, X: Any, y: Any, sample_weight: Any) -> Observations:
@@ -886,8 +944,9 @@ class LFL(ClassifierMixin, BaseEstimator):
 
     @property
     def n_parameters_(self) -> int:
-        """How many numbers were learnt."""
-        return sum(one.n_parameters() for one in self._known().every)
+        """How many numbers were learnt; of a posterior, how many one draw has."""
+        models = self._known().every
+        return sum(one.n_parameters() for one in models[: 1 if models[0].is_posterior else None])
 
     def _known(self) -> Fitted:
         try:
@@ -907,7 +966,7 @@ class LFL(ClassifierMixin, BaseEstimator):
         # Features are kept with the model, encoded; the tables themselves are not.
         given = self.get_params(deep=False) | {"row_features": None, "col_features": None}
         parameters = {name: _plain(value) for name, value in given.items()}
-        fit = {name: getattr(self, name) for name in SAVED}
+        fit = {name: getattr(self, name) for name in SAVED if hasattr(self, name)}
         artifact.write(path, self.fitted_, {"estimator": type(self).__name__, "parameters": parameters, "fit": fit})
 
 

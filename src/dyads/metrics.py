@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.stats import norm, rankdata
 from sklearn import metrics as sk
 
 from dyads.errors import InputError
@@ -191,3 +192,48 @@ def _weights(sample_weight: Weights, n: int) -> Array:
 
 def _mean(values: Array, sample_weight: Weights) -> float:
     return float(np.average(values, weights=_weights(sample_weight, len(values))))
+
+
+def r_hat(draws: Any) -> Array:
+    """Potential scale reduction of each quantity, from draws (n_chains, n_draws, n_quantities): 1 is mixed.
+
+        sqrt(((n - 1) / n W + B / n) / W)
+
+    over the halves of all chains, which differ if a chain drifts; B and W are the variances between and within them, of
+    ranks turned normal, so that tails do not matter. Vehtari et al. 2021.
+    """
+    draws = np.asarray(draws, np.float64)
+    n = draws.shape[1] // 2
+    halves = np.concatenate([draws[:, :n], draws[:, draws.shape[1] - n :]])
+    ranked = rankdata(halves.reshape(-1, halves.shape[2]), axis=0)
+    normal = norm.ppf((ranked - 0.375) / (len(ranked) + 0.25)).reshape(halves.shape)
+    within = normal.var(axis=1, ddof=1).mean(axis=0)
+    between = n * normal.mean(axis=1).var(axis=0, ddof=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = np.sqrt(((n - 1) / n * within + between / n) / within)
+    # A quantity that never changes has nothing to mix.
+    return np.where(within + between > 0, found, 1.0)
+
+
+def effective_sample_size(draws: Any) -> Array:
+    """How many independent draws the draws (n_chains, n_draws, n_quantities) are worth for each quantity's mean.
+
+    The number of draws over 1 + 2 sum of autocorrelations, summed as long as neighbouring pairs of them stay positive
+    and do not rise again (Geyer 1992).
+    """
+    draws = np.asarray(draws, np.float64)
+    n_chains, n, n_quantities = draws.shape
+    away = draws - draws.mean(axis=1, keepdims=True)
+    size = 2 ** int(np.ceil(np.log2(2 * n)))
+    spectrum = np.abs(np.fft.rfft(away, size, axis=1)) ** 2
+    covariance = np.fft.irfft(spectrum, size, axis=1)[:, :n].mean(axis=0) / n
+    within = covariance[0] * n / (n - 1)
+    between = draws.mean(axis=1).var(axis=0, ddof=1) if n_chains > 1 else np.zeros(n_quantities)
+    total = within * (n - 1) / n + between
+    with np.errstate(invalid="ignore", divide="ignore"):
+        correlation = 1 - (within - covariance) / total
+    correlation[0] = 1.0
+    pairs = correlation[: n // 2 * 2].reshape(-1, 2, n_quantities).sum(axis=1)
+    positive = np.cumprod(pairs > 0, axis=0)
+    time = -1 + 2 * np.sum(np.minimum.accumulate(pairs, axis=0) * positive, axis=0)
+    return np.where(total > 0, n_chains * n / np.maximum(time, 1 / np.log10(n_chains * n + 10)), n_chains * n)

@@ -7,7 +7,7 @@ from scipy.special import entr
 
 from dyads.data.dyads import Grouped
 from dyads.data.vocabulary import Codes
-from dyads.engine.scoring import block_scores, top
+from dyads.engine.scoring import pair_scores, top
 from dyads.model.fitted import Fitted
 from dyads.model.loss import link
 
@@ -65,6 +65,31 @@ def recommend(
     return Best(row, candidates[at[found]], rank + 1, value[found])
 
 
+def thompson(
+    fitted: Fitted,
+    rows: Codes,
+    candidates: Codes,
+    n: int,
+    values: Array,
+    exclude: tuple[Codes, Codes],
+    relation: int,
+    n_jobs: int | None,
+    rng: np.random.RandomState,
+) -> Best:
+    """The best candidates under one draw from the posterior, another one for each row: what is uncertain is tried."""
+    models = fitted.every
+    drawn = rng.randint(len(models), size=len(rows))
+    found = []
+    for number in np.unique(drawn):
+        mine = np.flatnonzero(drawn == number)
+        model = models[number].one_draw()
+        best = recommend(model, rows[mine], candidates, n, values, exclude, relation, n_jobs)
+        found.append(best._replace(row=mine[best.row]))
+    together = Best(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+    order = np.lexsort((together.rank, together.row))
+    return Best(*(part[order] for part in together))
+
+
 def ask(fitted: Fitted, row: int, candidates: Codes, n: int, relation: int, n_jobs: int | None) -> tuple[Codes, Array]:
     """The `n` candidates whose label would tell most about a row, and what it would tell, in nats, most first.
 
@@ -72,7 +97,8 @@ def ask(fitted: Fitted, row: int, candidates: Codes, n: int, relation: int, n_jo
 
         I(y; a) = H(mean over a of p(. | a, c)) - mean over a of H(p(. | a, c)),
 
-    where a is spread as blocks of the training data are, less so the more labels the row has.
+    where a is spread as blocks of the training data are, less so the more labels the row has; or, of a posterior, as
+    its draws are.
     """
     labels = fitted.rows.counts[row] if row >= 0 else 0.0
     total, entropy = np.zeros((len(candidates), fitted.structure.n_labels)), np.zeros(len(candidates))
@@ -80,9 +106,11 @@ def ask(fitted: Fitted, row: int, candidates: Codes, n: int, relation: int, n_jo
     for one in fitted.every:
         block = one.effective.row[row] if row >= 0 else one.unknown.row[0]
         cols, h = one.effective.col[candidates].astype(np.float64), one.effective.shared[relation]
-        for away in one.rows.spread * np.sqrt(ASKED / (ASKED + labels)):
+        known = fitted.is_posterior and labels > 0
+        spread = np.zeros((1, len(block))) if known else one.rows.spread * np.sqrt(ASKED / (ASKED + labels))
+        for away in spread:
             blocks = np.broadcast_to(block + away, (len(candidates), len(block)))
-            proba = link(block_scores(one, blocks, cols, h, n_jobs))
+            proba = link(pair_scores(one, blocks, cols, h, n_jobs))
             total += proba
             entropy += entr(proba).sum(axis=1)
             n_draws += 1

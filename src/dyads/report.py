@@ -124,3 +124,51 @@ def plot_cv_curve(ax: Any, cv_results: dict[str, Any], parameter: str = "l2") ->
     ax.set_title("Cross-validation")
     ax.legend(frameon=False)
     return ax
+
+
+def plot_trace(ax: Any, model: Any) -> Any:
+    """Draw minus the log-likelihood of each sweep of each chain of a sampled posterior; what was dropped is grey."""
+    diagnostics, trace = _diagnostics(model), model.trace_
+    chain, sweep, loss = (np.asarray(trace[name]) for name in ("init", "iteration", "objective"))
+    for index in np.unique(chain):
+        mine = chain == index
+        ax.plot(sweep[mine], loss[mine], color=COLOURS[index % len(COLOURS)], linewidth=1, label=f"chain {index + 1}")
+    ax.axvspan(0, diagnostics["burn_in"], color="0.9", label="dropped")
+    ax.set(xlabel="sweep", ylabel="minus log-likelihood (sum over dyads)", xlim=(0, None))
+    ax.set_title("Trace")
+    ax.legend(frameon=False)
+    return ax
+
+
+def plot_r_hat(ax: Any, model: Any, limit: float = 1.1) -> Any:
+    """Draw how many of the watched predictions have which R-hat, against a `limit`; 1 is mixed."""
+    found = np.asarray(_diagnostics(model)["r_hat"])
+    ax.hist(found, bins=30, color=COLOURS[0])
+    share = f"{(found <= limit).mean():.0%} below {limit}"
+    ax.axvline(limit, color=COLOURS[1], linestyle="--", linewidth=1.5, label=share)
+    ax.set(xlabel="R-hat", ylabel=f"of {len(found)} watched predictions")
+    ax.set_title("Have the chains mixed?")
+    ax.legend(frameon=False)
+    return ax
+
+
+def plot_interval(ax: Any, model: Any, X: Any, level: float = 0.9) -> Any:
+    """Draw the probability of every label of one dyad, a table X of one line, with the interval it lies in."""
+    proba, bounds = model.predict_proba(X), model.predict_interval(X, level)
+    if len(proba) != 1:
+        raise InputError(f"X has {len(proba)} dyads: expected one.")
+    labels, middle = [str(label) for label in model.classes_], proba[0]
+    ax.vlines(range(len(labels)), *bounds[0].T, color=COLOURS[0], linewidth=3, alpha=0.5, label=f"{level:.0%} interval")
+    ax.plot(range(len(labels)), middle, "o", color=COLOURS[0], label="probability")
+    ax.set_xticks(range(len(labels)), labels)
+    ax.set(xlabel="label", ylabel="probability", ylim=(0, None), xlim=(-0.5, len(labels) - 0.5))
+    ax.set_title("How sure is the model of its probabilities?")
+    ax.legend(frameon=False)
+    return ax
+
+
+def _diagnostics(model: Any) -> dict[str, Any]:
+    found: dict[str, Any] | None = getattr(model, "diagnostics_", None)
+    if found is None:
+        raise InputError("The model has no chains: expected one that was fitted with solver='gibbs'.")
+    return found

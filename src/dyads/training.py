@@ -14,7 +14,7 @@ from dyads.errors import DivergenceError, InputError, unknown_name
 from dyads.model.objective import Objective
 from dyads.model.parameters import random_stream
 from dyads.model.penalty import Counts
-from dyads.solve import SOLVERS, Ended, Options
+from dyads.solve import SAMPLER, SOLVERS, Ended, Options
 from dyads.solve.sgd import RATE
 
 Array = np.ndarray[Any, Any]
@@ -63,6 +63,7 @@ class Training:
     n_iter : iterations
     ended : what ended it; "monitor" is the user's callback
     diverged : when and why the objective stopped being finite, or None; theta is then the last finite state
+    complaint : why the result may not be trusted, in a sentence, or None
     """
 
     theta: Array
@@ -72,6 +73,7 @@ class Training:
     n_iter: int
     ended: Ended
     diverged: str | None
+    complaint: str | None = None
 
     @property
     def badness(self) -> tuple[bool, float]:
@@ -84,7 +86,7 @@ def pick_solver(name: str, objective: Objective, n_dyads: int) -> str:
     if name == "auto":
         return "lbfgs" if n_dyads <= FULL_BATCH_DYADS and objective.loss.smooth else "sgd"
     if name not in SOLVERS:
-        raise unknown_name("solver", name, [*SOLVERS, "auto"])
+        raise unknown_name("solver", name, [*SOLVERS, SAMPLER, "auto"])
     if SOLVERS[name].needs_smooth and not objective.loss.smooth:
         fitting = [other for other, solver in SOLVERS.items() if not solver.needs_smooth]
         raise InputError(
@@ -142,10 +144,18 @@ def train(
                     break
             ended: Ended = "tolerance" if watch.stopped_early else solution.ended
             value = problem.value(best)
-            runs.append(Training(best, value, watch.validation, solver, n_iter, ended, solution.diverged))
+            complaint = _complaint(solver, n_iter) if ended == "limit" else None
+            runs.append(Training(best, value, watch.validation, solver, n_iter, ended, solution.diverged, complaint))
             if watch.told_to_stop:
                 break
     return min(runs, key=lambda run: run.badness), trace
+
+
+def _complaint(solver: str, n_iter: int) -> str:
+    return (
+        f"The {solver} solver stopped after {n_iter} iterations without reaching its tolerance: raise max_iter (or "
+        "tol) if the objective still falls."
+    )
 
 
 def resume(

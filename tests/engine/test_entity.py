@@ -71,7 +71,7 @@ def test_a_compiled_subproblem_equals_the_interpreted_one(monkeypatch):
     for compiled in (True, False):
         theta = np.random.default_rng(1).normal(scale=0.5, size=objective.layout.size)
         if not compiled:
-            monkeypatch.setattr(entity, "entity_pass", entity.entity_pass.py_func)
+            monkeypatch.setattr(entity, "newton_pass", entity.newton_pass.py_func)
         with Host(objective, dyads) as problem:
             problem.sweep(theta)
         found.append(theta)

@@ -214,3 +214,25 @@ def test_centring_changes_no_probability_and_makes_mean_biases_zero(structure):
     for name, part in layout.named(centred).items():
         if name in ("row_bias", "node_bias"):
             assert np.abs(row_counts @ part).max(initial=0) < 1e-12
+
+
+@pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
+def test_the_factored_jacobian_is_that_of_the_pulls(structure):
+    a, b, h = random_blocks(structure)
+    n, (own_width, shared_width) = structure_module.free_labels(structure), structure.group_widths()
+    for pull, partner, x, n_single, width, shared in (
+        (pull_row, lambda v: structure_module.partner_row(structure, b, v), a, structure.n_bias * n, own_width, False),
+        (pull_col, lambda v: structure_module.partner_col(structure, a, v), b, structure.n_bias * n, own_width, False),
+        (pull_shared, lambda v: structure_module.partner_shared(structure, a, b, v), h, n, shared_width, True),
+    ):
+        group = np.concatenate([np.arange(n_single), n_single + np.arange(len(x) - n_single) // max(width, 1)])
+        E, v = np.full((N_LABELS, group[-1] + 1 if len(group) else 0), np.nan), np.zeros(len(x))
+        if shared:
+            structure_module.shared_label_weights(structure, E)
+        else:
+            structure_module.label_weights(structure, h, E)
+        partner(v)
+        for y in range(N_LABELS):
+            expected = np.zeros(len(x))
+            pull(structure, a, b, h, np.eye(N_LABELS)[y], expected)
+            np.testing.assert_allclose(E[y, group] * v, expected, rtol=1e-12, atol=1e-14)

@@ -83,12 +83,17 @@ class _Cache(caching.FunctionCache):
             _warn_uncached()
 
 
+def routine(function: Callable[..., Any]) -> Any:
+    """Compile a longer part of several kernels, once for all that call it."""
+    return numba.njit(nogil=True, error_model="numpy", fastmath={"contract", "arcp"}, _nrt=False)(function)
+
+
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile a pass over dyads: no GIL, cached on disk, specialised by the types of its specs and arrays.
 
     A kernel allocates nothing (its scratch vectors are arguments) and so counts no references: counting costs a fifth.
     """
-    compiled = numba.njit(nogil=True, error_model="numpy", fastmath={"contract", "arcp"}, _nrt=False)(function)
+    compiled = routine(function)
     try:
         compiled._cache = _Cache(function)
     except (RuntimeError, OSError):

@@ -17,7 +17,7 @@ import numpy as np
 
 from dyads.data.dyads import Dyads, Grouped, Side
 from dyads.engine.compiled import inlined, kernel
-from dyads.engine.entity import COL, NODE, ROW, SHARED, STEPS, Prior, solve_entities
+from dyads.engine.entity import COL, NODE, ROW, SHARED, STEPS, Prior, Subproblems, draw_entities, solve_entities
 from dyads.engine.threads import CHUNK, Threads, even_tasks
 from dyads.engine.vectors import add, begin, scale
 from dyads.model.loss import evaluate
@@ -27,6 +27,9 @@ from dyads.model.penalty import Counts, slope
 from dyads.model.structure import pull_col, pull_row, pull_shared, score
 
 Array = np.ndarray[Any, Any]
+
+PLACE = {NODE: 0, ROW: 0, COL: 1, SHARED: 2}
+"""Which of `Blocks` holds those of a kind."""
 
 STORED_GRADIENT_BYTES = 2**30
 """Above this size the score gradients of the row pass are computed again in the column pass, not stored."""
@@ -40,6 +43,9 @@ SHARED_BATCH = 64
 
 ROUNDS = 200
 """Most rounds over new rows and new columns that share dyads when both are folded in."""
+
+REDRAWS = 5
+"""Draws of blocks that are folded into a drawn model: the first is around their mode already."""
 
 STILL = 1e-9
 """Blocks that move by less than this in a round have been found."""
@@ -396,37 +402,44 @@ class Host:
 
         Returns the objective, which never rises.
         """
-        turns = _Turns(self, theta)
-        grouped, n_relations = self._groups.by_owner, self.objective.layout.n_relations
-        if self.objective.structure.one_set:
-            turns.solve(NODE, [(0, self.objective.layout.n_rows)], 1)
-        else:
-            turns.solve(ROW, grouped.row_tasks, 1)
-            turns.solve(COL, grouped.col_tasks, 1)
-        turns.solve(SHARED, [(t, t + 1) for t in range(n_relations)], 1)
+        turns = Turns(self, theta)
+        for which in (*((NODE,) if self.objective.structure.one_set else (ROW, COL)), SHARED):
+            turns.solve(which, turns.tasks(which), 1)
         turns.land()
         return self.value(theta)
 
-    def solve_for(self, theta: Array, rows: Array, cols: Array, centre: tuple[Array, Array]) -> bool:
+    def solve_for(
+        self,
+        theta: Array,
+        rows: Array,
+        cols: Array,
+        centre: tuple[Array, Array],
+        precision: tuple[Array, Array] | None = None,
+        rng: np.random.Generator | None = None,
+    ) -> bool:
         """Move the blocks of some rows and columns (or, with one id set, of nodes, `rows`) to their optimum, in place.
 
-        `centre` : what own blocks are penalised towards. Rows and columns are solved in turn until a round moves
-        neither. Returns whether that came to an end.
+        `centre` : what own blocks are penalised towards; `precision` : of the penalty, if that is a learnt prior. Rows
+        and columns are solved in turn until a round moves neither. Returns whether that came to an end. With `rng` they
+        are then drawn, some times.
         """
-        turns = _Turns(self, theta, centre)
+        turns = Turns(self, theta, centre, precision)
         one_set = self.objective.structure.one_set
         sides = (
             [(NODE, rows)] if one_set else [(which, codes) for which, codes in ((ROW, rows), (COL, cols)) if len(codes)]
         )
+        tasks = {which: _runs(codes, turns.grouped(which).start) for which, codes in sides}
+        ended = False
         for _ in range(ROUNDS):
-            moved = [
-                turns.solve(which, _runs(codes, turns.grouped(which).start), STEPS, codes) for which, codes in sides
-            ]
-            if max(moved, default=0.0) < STILL or (len(sides) == 1 and not one_set):
-                turns.land()
-                return True
+            moved = [turns.solve(which, tasks[which], STEPS, codes) for which, codes in sides]
+            ended = max(moved, default=0.0) < STILL or (len(sides) == 1 and not one_set)
+            if ended:
+                break
+        for _ in range(0 if rng is None else REDRAWS):
+            for which, _ in sides:
+                draw_entities(turns.problems(which), tasks[which], rng, in_order if one_set else self.threads.map)
         turns.land()
-        return False
+        return ended
 
     def over(self, free: Array | None) -> "Host":
         """The same problem, minimised over other entries of theta; it shares the threads and groups of this one."""
@@ -471,25 +484,36 @@ class Host:
         return side, [max(one, 1.0) for one in reach]
 
 
-class _Turns:
+class Turns:
     """Blocks that are solved for in turn, each given all others; see `entity`.
 
-    `centre` : what the own blocks of rows and columns are penalised towards, zero if None.
+    `centre` : what the own blocks of rows and columns are penalised towards, zero if None. `precision` : of the
+    penalty, where that is a learnt prior.
     """
 
-    def __init__(self, host: Host, theta: Array, centre: tuple[Array, Array] | None = None) -> None:
+    def __init__(
+        self,
+        host: Host,
+        theta: Array,
+        centre: tuple[Array, Array] | None = None,
+        precision: tuple[Array, Array] | None = None,
+    ) -> None:
         objective, self.owners = host.objective, host._groups.by_owner
         layout, penalty, dyads = objective.layout, objective.penalty, self.owners.dyads
         side = _side_at(dyads.side, theta.dtype)
         self.run, self.specs, self.dyads = host.threads.map, host._specs(theta.dtype), dyads
+        self.side = side
         self.own, self.blocks = layout.blocks(theta), layout.effective(theta, side)
         self.first = layout.first_scores(theta, side)
         self.shift = [mine - theirs for mine, theirs in zip(self.blocks, self.own, strict=True)]
         free = np.ones(layout.size, np.bool_) if objective.free is None else objective.free
         row, col = (0.0, 0.0) if centre is None else centre
         centres = self.shift[0] + row, self.shift[1] + col, penalty.shared_centre
-        strengths = penalty.row_strength, penalty.col_strength, penalty.shared_strength
-        scales = penalty.row_scale, penalty.col_scale, penalty.shared_scale
+        strengths = [np.diag(one) for one in (penalty.row_strength, penalty.col_strength, penalty.shared_strength)]
+        scales = [penalty.row_scale, penalty.col_scale, penalty.shared_scale]
+        if precision is not None:
+            strengths[:2] = (np.ascontiguousarray(one, np.float64) for one in precision)
+            scales[:2] = (np.ones(len(scale)) for scale in scales[:2])
         active = (block[0] for block in layout.blocks(free))
         self.priors = [Prior(*prior) for prior in zip(strengths, scales, centres, active, strict=True)]
 
@@ -499,17 +523,25 @@ class _Turns:
             return self.owners.by_node
         return {ROW: self.owners.by_row, COL: self.owners.by_col}.get(which) or self.owners.by_relation
 
+    def tasks(self, which: int) -> list[tuple[int, int]]:
+        """Ranges of entities of a kind, that together are all of them."""
+        if which in (ROW, COL):
+            return self.owners.row_tasks if which == ROW else self.owners.col_tasks
+        n = len(self.blocks[PLACE[which]])
+        return [(0, n)] if which == NODE else [(t, t + 1) for t in range(n)]
+
+    def problems(self, which: int) -> Subproblems:
+        """The subproblems of all entities of a kind."""
+        prior = self.priors[PLACE[which]]
+        return Subproblems(self.specs, which, self.blocks, self.dyads, self.first, self.grouped(which), prior)
+
     def solve(self, which: int, tasks: list[tuple[int, int]], n_steps: int, codes: Array | None = None) -> float:
         """Solve for the entities of `tasks`; returns by how much the blocks of `codes` moved, if these are given."""
-        place = {NODE: 0, ROW: 0, COL: 1, SHARED: 2}[which]
-        before = None if codes is None else self.blocks[place][codes]
+        before = None if codes is None else self.blocks[PLACE[which]][codes]
         # Nodes that share a dyad are not independent.
-        run = _in_order if which == NODE else self.run
-        solve_entities(
-            self.specs, which, self.blocks, self.dyads, self.first, self.priors[place], self.grouped(which),
-            tasks, n_steps, run,
-        )  # fmt: skip
-        return 0.0 if before is None else float(np.abs(self.blocks[place][codes] - before).max(initial=0))
+        run = in_order if which == NODE else self.run
+        solve_entities(self.problems(which), tasks, n_steps, run)
+        return 0.0 if before is None else float(np.abs(self.blocks[PLACE[which]][codes] - before).max(initial=0))
 
     def land(self) -> None:
         """Bring theta up to date; blocks without features are views of it already."""
@@ -517,7 +549,7 @@ class _Turns:
             own[:] = block - shift
 
 
-def _in_order(function: Callable[[Any], Any], tasks: Iterable[Any]) -> None:
+def in_order(function: Callable[[Any], Any], tasks: Iterable[Any]) -> None:
     """Run tasks that depend on each other."""
     for task in tasks:
         function(task)

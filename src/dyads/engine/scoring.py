@@ -12,7 +12,8 @@ from dyads.engine.vectors import add
 from dyads.model.calibrator import log_proba
 from dyads.model.fitted import Fitted
 from dyads.model.loss import add_probabilities, expected, link, log_mean
-from dyads.model.structure import score
+from dyads.model.parameters import Blocks
+from dyads.model.structure import Structure, score
 
 Array = np.ndarray[Any, Any]
 
@@ -56,9 +57,9 @@ def score_pass(  # type: ignore[no-untyped-def]
 @inlined
 def add_met(new_row, new_col, met_a, met_b, r, c, s):  # type: ignore[no-untyped-def]
     """s += what the known one of two entities adds to its scores with a new one."""
-    if new_row and not new_col:
+    if new_row and not new_col and met_b.shape[0]:
         add(s, met_b[c])
-    elif new_col and not new_row:
+    elif new_col and not new_row and met_a.shape[0]:
         add(s, met_a[r])
 
 
@@ -217,20 +218,29 @@ def _top_of_many(
     return at, found
 
 
-def block_scores(fitted: Fitted, A: Array, B: Array, h: Array, n_jobs: int | None) -> Array:
-    """The scores (n, n_labels) of pairs of blocks A (n, row size) and B (n, col size) with one shared block."""
-    out, each = np.zeros((len(A), fitted.structure.n_labels)), np.arange(len(A))
-    A, B, h = (np.ascontiguousarray(block, np.float64) for block in (A, B, h))
-    none = np.zeros(len(A) + 1, np.bool_)
+def block_scores(
+    structure: Structure, blocks: Blocks, row: Array, col: Array, relation: Array | None, start: Array, threads: Threads
+) -> Array:
+    """The scores (n, n_labels) of dyads of rows, columns and relations with the given blocks, on top of `start`."""
+    A, B, H = (np.ascontiguousarray(block, np.float64) for block in blocks)
+    row, col = (np.ascontiguousarray(codes, np.int64) for codes in (row, col))
+    relation = None if relation is None else np.ascontiguousarray(relation, np.int64)
+    out, none = np.array(start, np.float64), np.zeros(max(len(A), len(B)) + 1, np.bool_)
     nothing = none, none, np.empty((0, A.shape[1])), np.empty((0, B.shape[1])), out, out
-    scratch = np.empty(A.shape[1]), np.empty(B.shape[1]), *(np.empty(out.shape[1]) for _ in range(3))
 
     def part(bounds: tuple[int, int]) -> None:
-        score_pass(fitted.structure, A, B, h[None], *scratch[:2], each, each, None, *bounds, *nothing, *scratch, out)
+        scratch = np.empty(A.shape[1]), np.empty(B.shape[1]), *(np.empty(out.shape[1]) for _ in range(3))
+        score_pass(structure, A, B, H, *scratch[:2], row, col, relation, *bounds, *nothing, *scratch, out)
 
-    with closing(Threads(n_jobs)) as threads:
-        threads.map(part, even_tasks(len(A)))
+    threads.map(part, even_tasks(len(row)))
     return out
+
+
+def pair_scores(fitted: Fitted, A: Array, B: Array, h: Array, n_jobs: int | None) -> Array:
+    """The scores (n, n_labels) of pairs of blocks A (n, row size) and B (n, col size) with one shared block."""
+    each, start = np.arange(len(A)), np.zeros((len(A), fitted.structure.n_labels))
+    with closing(Threads(n_jobs)) as threads:
+        return block_scores(fitted.structure, Blocks(A, B, h[None]), each, each, None, start, threads)
 
 
 def _draw_scratch(fitted: Fitted) -> tuple[Array, ...]:

@@ -15,6 +15,7 @@ from dyads.model.calibrator import Calibrator
 from dyads.model.loss import Loss, link
 from dyads.model.parameters import Blocks, Layout
 from dyads.model.penalty import Counts
+from dyads.model.prior import Learnt
 from dyads.model.structure import Structure, free_labels
 
 Array = np.ndarray[Any, Any]
@@ -33,11 +34,12 @@ class Entities:
         of an entity without labels may be; line m of the rows' and line n_draws - 1 - m of the columns' are one dyad's
     met : (n, n_labels) how the scores of those an entity was seen with differ from those of average ones: added to its
         scores with an entity without labels, since those who meet are no random pairs
-    centre : (size,) what own blocks are penalised towards; not zero once biases are centred
+    centre : (size,) what own blocks are penalised towards; not zero once biases are centred, or if it was learnt
     features : sparse (n, n_features) or None
     average_features : (n_features,) those of an entity of which nothing is known: the mean, weighted by counts
     encoder : what made the features of a table, or None; features beyond its own are the sets of `implicit`
     predictions : (n, n_labels) mean predicted probabilities of each one's training dyads, or None
+    precision : (size, size) of the learnt prior of own blocks about the centre, or None where the penalty is that
     """
 
     ids: Vocabulary
@@ -50,6 +52,7 @@ class Entities:
     average_features: Array = field(default_factory=lambda: np.zeros(0))
     encoder: Encoder | None = None
     predictions: Array | None = None
+    precision: Array | None = None
 
     @classmethod
     def untrained(cls, ids: Vocabulary, counts: Array, features: Any, encoder: Encoder | None) -> Self:
@@ -75,7 +78,10 @@ class Entities:
             features = sparse.vstack([features, line[np.zeros(n_new, np.int64)]], format="csr")
         if predictions is not None:
             predictions = np.vstack([predictions, np.full((n_new, predictions.shape[1]), np.nan)])
-        counts, met = (np.concatenate([old, np.zeros((n_new, *old.shape[1:]))]) for old in (self.counts, self.met))
+        # A drawn model has nothing in `met`: there the prior is all that is known of a new one.
+        n_met = n_new if len(self.met) else 0
+        counts = np.concatenate([self.counts, np.zeros(n_new)])
+        met = np.concatenate([self.met, np.zeros((n_met, *self.met.shape[1:]))])
         return replace(self, ids=ids, counts=counts, met=met, features=features, predictions=predictions)
 
 
@@ -100,7 +106,8 @@ class Fitted:
     prediction : (n_labels,) mean predicted probabilities of all training dyads, or None
     calibrator : what probabilities are put through, or None
     strangeness : (n,) sorted, how strange held-out labels were, for sets of labels; or None
-    members : further models of the same data, from other starts, whose probabilities are averaged with this one's
+    members : further models of the same data, from other starts or drawn from the posterior, whose probabilities are
+        averaged with this one's
     """
 
     structure: Structure
@@ -129,6 +136,11 @@ class Fitted:
         """The models whose probabilities are averaged, each by itself."""
         return [replace(self, members=()), *self.members]
 
+    @property
+    def is_posterior(self) -> bool:
+        """Whether the models are draws from a posterior."""
+        return self.rows.precision is not None
+
     def mapped(self, change: "Callable[[Fitted], Fitted]") -> "Fitted":
         """The same change made to every model."""
         first, *others = map(change, self.every)
@@ -153,6 +165,30 @@ class Fitted:
         for entities, block in zip(sides, after, strict=False):
             block[entities.counts == 0] = entities.average
         return replace(self, rows=sides[0], cols=sides[1], theta=centred)
+
+    def drawn(self, theta: Array, priors: tuple[Learnt, ...], spreads: tuple[Array, ...]) -> "Fitted":
+        """This model, untrained so far, with parameters drawn from the posterior, and the priors drawn with them.
+
+        `spreads` : for rows and columns, standard normal (n_draws, size): what entities without labels may be are draws
+        from the learnt prior.
+        """
+        model, sides = self.trained(theta), []
+        owners = (model.rows,) if self.structure.one_set else (model.rows, model.cols)
+        # After theirs, there may be a prior of relations.
+        for entities, prior, noise in zip(owners, priors, spreads, strict=False):
+            mean = (prior.mean + entities.centre).astype(theta.dtype)
+            root = np.linalg.cholesky(prior.precision.astype(np.float64))
+            spread = np.linalg.solve(root.T, noise.T).T.astype(theta.dtype)
+            met = entities.met[:0]
+            sides.append(
+                replace(entities, average=mean, centre=mean, precision=prior.precision, spread=spread, met=met)
+            )
+        if self.structure.one_set:
+            sides.append(replace(sides[0], ids=self.cols.ids))
+        blocks = self.layout.blocks(model.theta)
+        for entities, block in zip(sides, blocks, strict=False):
+            block[entities.counts == 0] = entities.average
+        return replace(model, rows=sides[0], cols=sides[1])
 
     @property
     def counts(self) -> Counts:
@@ -238,6 +274,11 @@ class Fitted:
         rows, cols = (replace(entities, spread=entities.spread[:0]) for entities in (self.rows, self.cols))
         return replace(self, rows=rows, cols=cols)
 
+    def one_draw(self) -> "Fitted":
+        """The same drawn model, in which an entity without labels is one draw from its prior."""
+        rows, cols = (replace(entities, spread=entities.spread[:1]) for entities in (self.rows, self.cols))
+        return replace(self, rows=rows, cols=cols)
+
     def feature_names(self, side: str) -> list[str]:
         """Name the features of rows, columns or dyads."""
         if side == "dyad":
@@ -319,8 +360,13 @@ class Fitted:
         return theta
 
     def uncentred(self) -> Array:
-        """Parameters of the same scores whose own blocks are penalised towards zero, as they were in training."""
+        """Parameters of the same scores whose own blocks are penalised towards zero, as they were in training.
+
+        Those of a model that was drawn are what they are: its priors have means of their own.
+        """
         theta = self.theta.astype(np.float64)
+        if self.is_posterior:
+            return theta
         blocks, biases = self.layout.blocks(theta), self.layout.bias_columns
         n = free_labels(self.structure)
         for block, entities, columns in zip(blocks, (self.rows, self.cols), biases, strict=False):

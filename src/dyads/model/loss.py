@@ -3,10 +3,10 @@
 Probabilities are the softmax of the scores, p_y = exp(s_y) / sum_z exp(s_z). Ordered losses compare the label's
 numeric value v_y with the expected value m = sum_y p_y v_y, whose derivative is d m / d s_y = p_y (v_y - m).
 
-Kernels: `evaluate` returns the value and WRITES g = d value / d s; `curvature` WRITES C, a positive semi-definite
-stand-in for the second derivative: that itself for the log loss, which is convex, and of the others the part that
-comes of the probabilities' slopes alone (Gauss-Newton), with the steepest curvature of what they are compared by. See
-`structure` for what a kernel is.
+Kernels: `evaluate` returns the value and WRITES g = d value / d s; `curvature` does that and WRITES C, a positive
+semi-definite stand-in for the second derivative: that itself for the log loss, which is convex, and of the others the
+part that comes of the probabilities' slopes alone (Gauss-Newton), with the steepest curvature of what they are compared
+by. See `structure` for what a kernel is.
 """
 
 import math
@@ -29,12 +29,15 @@ class Loss(Protocol):
     ----------
     ordered : whether it needs labels with numeric values
     smooth : whether its derivative is continuous, which quasi-Newton solvers need
+    likelihood : whether it is minus the log of the label's probability, which a posterior needs
     """
 
     @property
     def smooth(self) -> bool: ...
     @property
     def ordered(self) -> bool: ...
+    @property
+    def likelihood(self) -> bool: ...
 
     def bind(self, values: Array) -> "Loss":
         """Return this loss for labels with the given numeric values."""
@@ -45,7 +48,7 @@ class Loss(Protocol):
         ...
 
     def evaluate(self, label: int, s: Array, g: Array) -> float: ...
-    def curvature(self, label: int, s: Array, g: Array, C: Array) -> None: ...
+    def curvature(self, label: int, s: Array, g: Array, C: Array) -> float: ...
 
 
 class Log(NamedTuple):
@@ -59,6 +62,10 @@ class Log(NamedTuple):
     def smooth(self) -> bool:
         return True
 
+    @property
+    def likelihood(self) -> bool:
+        return True
+
     def bind(self, values: Array) -> "Log":
         return self
 
@@ -70,9 +77,11 @@ class Log(NamedTuple):
         g[label] -= 1
         return value
 
-    def curvature(self, label: int, s: Array, g: Array, C: Array) -> None:
-        _softmax(s, g)
+    def curvature(self, label: int, s: Array, g: Array, C: Array) -> float:
+        value: float = _softmax(s, g) - s[label]
         _softmax_slope(g, C)
+        g[label] -= 1
+        return value
 
 
 class Brier(NamedTuple):
@@ -85,6 +94,10 @@ class Brier(NamedTuple):
     @property
     def smooth(self) -> bool:
         return True
+
+    @property
+    def likelihood(self) -> bool:
+        return False
 
     def bind(self, values: Array) -> "Brier":
         return self
@@ -105,7 +118,7 @@ class Brier(NamedTuple):
             g[y] *= 2 * (g[y] - (y == label) - projection)
         return float(value)
 
-    def curvature(self, label: int, s: Array, g: Array, C: Array) -> None:
+    def curvature(self, label: int, s: Array, g: Array, C: Array) -> float:
         # 2 P^T P with P = d p / d s = diag(p) - p p^T, whose square is p_y (p_y + |p|^2) less the rest.
         _softmax(s, g)
         square = g[0] * g[0]
@@ -115,6 +128,7 @@ class Brier(NamedTuple):
             for z in range(g.size):
                 C[y, z] = 2 * g[y] * g[z] * (square - g[y] - g[z])
             C[y, y] += 2 * g[y] * g[y]
+        return evaluate(self, label, s, g)
 
 
 class Squared(NamedTuple):
@@ -130,6 +144,10 @@ class Squared(NamedTuple):
     def smooth(self) -> bool:
         return True
 
+    @property
+    def likelihood(self) -> bool:
+        return False
+
     def bind(self, values: Array) -> "Squared":
         return Squared(values)
 
@@ -144,10 +162,11 @@ class Squared(NamedTuple):
             g[y] *= 2 * error
         return float(error * error)
 
-    def curvature(self, label: int, s: Array, g: Array, C: Array) -> None:
+    def curvature(self, label: int, s: Array, g: Array, C: Array) -> float:
         _softmax(s, g)
         _mean_derivative(self.values, g)
         _outer(g, 2, C)
+        return evaluate(self, label, s, g)
 
 
 class Absolute(NamedTuple):
@@ -169,6 +188,10 @@ class Absolute(NamedTuple):
     def smooth(self) -> bool:
         return self.delta > 0
 
+    @property
+    def likelihood(self) -> bool:
+        return False
+
     def bind(self, values: Array) -> "Absolute":
         gap = (values.max() - values.min()) / (len(values) - 1)
         return Absolute(self.delta * float(gap), values)
@@ -186,11 +209,12 @@ class Absolute(NamedTuple):
             g[y] *= slope
         return size - self.delta
 
-    def curvature(self, label: int, s: Array, g: Array, C: Array) -> None:
+    def curvature(self, label: int, s: Array, g: Array, C: Array) -> float:
         _softmax(s, g)
         error = _mean_derivative(self.values, g) - self.values[label]
         # The parabola through the value with its slope that lies above: steeper than the second derivative.
         _outer(g, 1 / math.sqrt(error * error + self.delta * self.delta), C)
+        return evaluate(self, label, s, g)
 
 
 class Hinge(NamedTuple):
@@ -214,6 +238,10 @@ class Hinge(NamedTuple):
     @property
     def smooth(self) -> bool:
         return True
+
+    @property
+    def likelihood(self) -> bool:
+        return False
 
     def bind(self, values: Array) -> "Hinge":
         thresholds = (values[1:] + values[:-1]) / 2
@@ -240,13 +268,14 @@ class Hinge(NamedTuple):
             g[y] *= slope
         return float(value)
 
-    def curvature(self, label: int, s: Array, g: Array, C: Array) -> None:
+    def curvature(self, label: int, s: Array, g: Array, C: Array) -> float:
         _softmax(s, g)
         _mean_derivative(self.values, g)
         steepest = self.margins[0] * 0
         for i in range(self.margins.size):
             steepest += 1 / (self.margins[i] * self.margins[i])
         _outer(g, steepest, C)
+        return evaluate(self, label, s, g)
 
 
 def evaluate(spec: Loss, label: int, s: Array, g: Array) -> float:
@@ -254,9 +283,9 @@ def evaluate(spec: Loss, label: int, s: Array, g: Array) -> float:
     return spec.evaluate(label, s, g)
 
 
-def curvature(spec: Loss, label: int, s: Array, g: Array, C: Array) -> None:
-    """Write the curvature C (n_labels, n_labels) of the loss of one dyad in its scores; g is scratch."""
-    spec.curvature(label, s, g, C)
+def curvature(spec: Loss, label: int, s: Array, g: Array, C: Array) -> float:
+    """Evaluate, and write the curvature C (n_labels, n_labels) of the loss of one dyad in its scores too."""
+    return spec.curvature(label, s, g, C)
 
 
 def _softmax(s: Array, p: Array) -> Any:

@@ -53,10 +53,18 @@ class Structure(Protocol):
         """
         ...
 
+    def group_widths(self) -> tuple[int, int]:
+        """How many neighbouring entries of an entity's, and of a shared, latent part have the same label weights."""
+        ...
+
     def latent_score(self, a: Array, b: Array, h: Array, s: Array) -> None: ...
     def latent_pull_row(self, a: Array, b: Array, h: Array, g: Array, ga: Array) -> None: ...
     def latent_pull_col(self, a: Array, b: Array, h: Array, g: Array, gb: Array) -> None: ...
     def latent_pull_shared(self, a: Array, b: Array, h: Array, g: Array, gh: Array) -> None: ...
+    def latent_weights(self, h: Array, first: int, E: Array) -> None: ...
+    def latent_partner_row(self, b: Array, v: Array) -> None: ...
+    def latent_partner_col(self, a: Array, v: Array) -> None: ...
+    def latent_partner_shared(self, a: Array, b: Array, v: Array) -> None: ...
 
 
 class Bilinear(NamedTuple):
@@ -79,6 +87,9 @@ class Bilinear(NamedTuple):
     def shared_start(self, n_relations: int, values: Array | None) -> dict[str, Array]:
         return {}
 
+    def group_widths(self) -> tuple[int, int]:
+        return self.rank, 0
+
     def latent_score(self, a: Array, b: Array, h: Array, s: Array) -> None:
         start = latent_start(self)
         for f in range(free_labels(self)):
@@ -100,6 +111,19 @@ class Bilinear(NamedTuple):
         latent_pull_row(self, b, a, h, g, gb)
 
     def latent_pull_shared(self, a: Array, b: Array, h: Array, g: Array, gh: Array) -> None:
+        pass
+
+    def latent_weights(self, h: Array, first: int, E: Array) -> None:
+        _own_label(self, first, E)
+
+    def latent_partner_row(self, b: Array, v: Array) -> None:
+        for k in range(latent_start(self), b.size):
+            v[k] += b[k]
+
+    def latent_partner_col(self, a: Array, v: Array) -> None:
+        latent_partner_row(self, a, v)
+
+    def latent_partner_shared(self, a: Array, b: Array, v: Array) -> None:
         pass
 
 
@@ -138,6 +162,9 @@ class Stereotype(NamedTuple):
             "phi": np.delete(phi - phi[self.base], self.base, axis=0)[None] if self.base < self.n_labels else phi[None]
         }
 
+    def group_widths(self) -> tuple[int, int]:
+        return self.rank, self.n_bases
+
     def latent_score(self, a: Array, b: Array, h: Array, s: Array) -> None:
         n = free_labels(self)
         for i in range(self.n_bases):
@@ -164,6 +191,26 @@ class Stereotype(NamedTuple):
             inner = _basis(self, a, b, i)
             for f in range(n):
                 gh[n + f * self.n_bases + i] += g[f + (f >= self.base)] * inner
+
+    def latent_weights(self, h: Array, first: int, E: Array) -> None:
+        n = free_labels(self)
+        for f in range(n):
+            for i in range(self.n_bases):
+                E[f + (f >= self.base), first + i] = h[n + f * self.n_bases + i]
+
+    def latent_partner_row(self, b: Array, v: Array) -> None:
+        for k in range(latent_start(self), b.size):
+            v[k] += b[k]
+
+    def latent_partner_col(self, a: Array, v: Array) -> None:
+        latent_partner_row(self, a, v)
+
+    def latent_partner_shared(self, a: Array, b: Array, v: Array) -> None:
+        n = free_labels(self)
+        for i in range(self.n_bases):
+            inner = _basis(self, a, b, i)
+            for f in range(n):
+                v[n + f * self.n_bases + i] += inner
 
 
 def _basis(spec: Stereotype, a: Array, b: Array, i: int) -> Any:
@@ -198,6 +245,9 @@ class Diagonal(NamedTuple):
         signs[0, 0] = np.where(np.arange(self.rank) % 2 == 0, 1.0, -1.0)
         return {"diagonal": signs}
 
+    def group_widths(self) -> tuple[int, int]:
+        return min(self.rank, 1), self.rank
+
     def latent_score(self, a: Array, b: Array, h: Array, s: Array) -> None:
         start, n = latent_start(self), free_labels(self)
         for f in range(n):
@@ -225,6 +275,25 @@ class Diagonal(NamedTuple):
             for k in range(self.rank):
                 gh[n + f * self.rank + k] += gy * (a[start + k] * b[start + k])
 
+    def latent_weights(self, h: Array, first: int, E: Array) -> None:
+        n = free_labels(self)
+        for f in range(n):
+            for k in range(self.rank):
+                E[f + (f >= self.base), first + k] = h[n + f * self.rank + k]
+
+    def latent_partner_row(self, b: Array, v: Array) -> None:
+        for k in range(latent_start(self), b.size):
+            v[k] += b[k]
+
+    def latent_partner_col(self, a: Array, v: Array) -> None:
+        latent_partner_row(self, a, v)
+
+    def latent_partner_shared(self, a: Array, b: Array, v: Array) -> None:
+        start, n = latent_start(self), free_labels(self)
+        for f in range(n):
+            for k in range(self.rank):
+                v[n + f * self.rank + k] += a[start + k] * b[start + k]
+
 
 class Directed(NamedTuple):
     """Nodes with weights as a row, as a column, and in both roles: alpha beta^T + gamma gamma^T. Section 4.4.
@@ -244,6 +313,9 @@ class Directed(NamedTuple):
 
     def shared_start(self, n_relations: int, values: Array | None) -> dict[str, Array]:
         return {}
+
+    def group_widths(self) -> tuple[int, int]:
+        return self.rank, 0
 
     def latent_score(self, a: Array, b: Array, h: Array, s: Array) -> None:
         out = self.n_bias * free_labels(self)
@@ -280,6 +352,32 @@ class Directed(NamedTuple):
                 gb[out + 2 * size + k] += gy * a[out + 2 * size + k]
 
     def latent_pull_shared(self, a: Array, b: Array, h: Array, g: Array, gh: Array) -> None:
+        pass
+
+    def latent_weights(self, h: Array, first: int, E: Array) -> None:
+        n = free_labels(self)
+        for role in range(3):
+            _own_label(self, first + role * n, E)
+
+    def latent_partner_row(self, b: Array, v: Array) -> None:
+        if self.n_bias == 2:
+            _one_each(self, 0, v)
+        out = self.n_bias * free_labels(self)
+        size = free_labels(self) * self.rank
+        for k in range(size):
+            v[out + k] += b[out + size + k]
+            v[out + 2 * size + k] += b[out + 2 * size + k]
+
+    def latent_partner_col(self, a: Array, v: Array) -> None:
+        if self.n_bias == 2:
+            _one_each(self, free_labels(self), v)
+        out = self.n_bias * free_labels(self)
+        size = free_labels(self) * self.rank
+        for k in range(size):
+            v[out + size + k] += a[out + k]
+            v[out + 2 * size + k] += a[out + 2 * size + k]
+
+    def latent_partner_shared(self, a: Array, b: Array, v: Array) -> None:
         pass
 
 
@@ -339,6 +437,63 @@ def _pull_bias(spec: Structure, g: Array, start: int, out: Array) -> None:
         out[start + f] += g[f + (f >= spec.base)]
 
 
+def _own_label(spec: Structure, first: int, E: Array) -> None:
+    """Give groups first, first + 1, ... of E the weight one of a free label each."""
+    for f in range(free_labels(spec)):
+        E[f + (f >= spec.base), first + f] = 1
+
+
+def _one_each(spec: Structure, start: int, v: Array) -> None:
+    """v += 1 for the biases of all free labels from `start` on."""
+    for f in range(free_labels(spec)):
+        v[start + f] += 1
+
+
+def label_weights(spec: Structure, h: Array, E: Array) -> None:
+    """Write E (n_labels, n_groups), by which labels weigh the entries of an entity's block.
+
+    The score is linear in the block of a row (or a column, or a shared one), and its Jacobian factors,
+
+        d s_y / d x_k = E[y, group of k] v_k,
+
+    where v is what its partner puts beside it: see `partner_row`. A bias is a group of its own; the latent part is cut
+    into groups of neighbouring entries, as many as `group_widths` says. Of a self-link the v of both roles add up.
+    """
+    E[:] = 0
+    for role in range(spec.n_bias):
+        _own_label(spec, role * free_labels(spec), E)
+    first = spec.n_bias * free_labels(spec)
+    if first < E.shape[1]:
+        latent_weights(spec, h, first, E)
+
+
+def shared_label_weights(spec: Structure, E: Array) -> None:
+    """The same of a shared block: every group is one label's."""
+    E[:] = 0
+    for first in range(0, E.shape[1], free_labels(spec)):
+        _own_label(spec, first, E)
+
+
+def partner_row(spec: Structure, b: Array, v: Array) -> None:
+    """v += what stands beside each entry of a row's block; see `label_weights`."""
+    if spec.n_bias == 1:
+        _one_each(spec, 0, v)
+    latent_partner_row(spec, b, v)
+
+
+def partner_col(spec: Structure, a: Array, v: Array) -> None:
+    """v += what stands beside each entry of a column's block."""
+    if spec.n_bias == 1:
+        _one_each(spec, 0, v)
+    latent_partner_col(spec, a, v)
+
+
+def partner_shared(spec: Structure, a: Array, b: Array, v: Array) -> None:
+    """v += what stands beside each entry of the shared block."""
+    _one_each(spec, 0, v)
+    latent_partner_shared(spec, a, b, v)
+
+
 def latent_score(spec: Structure, a: Array, b: Array, h: Array, s: Array) -> None:
     spec.latent_score(a, b, h, s)
 
@@ -353,6 +508,22 @@ def latent_pull_col(spec: Structure, a: Array, b: Array, h: Array, g: Array, gb:
 
 def latent_pull_shared(spec: Structure, a: Array, b: Array, h: Array, g: Array, gh: Array) -> None:
     spec.latent_pull_shared(a, b, h, g, gh)
+
+
+def latent_weights(spec: Structure, h: Array, first: int, E: Array) -> None:
+    spec.latent_weights(h, first, E)
+
+
+def latent_partner_row(spec: Structure, b: Array, v: Array) -> None:
+    spec.latent_partner_row(b, v)
+
+
+def latent_partner_col(spec: Structure, a: Array, v: Array) -> None:
+    spec.latent_partner_col(a, v)
+
+
+def latent_partner_shared(spec: Structure, a: Array, b: Array, v: Array) -> None:
+    spec.latent_partner_shared(a, b, v)
 
 
 def build(name: str, n_labels: int, base: int, bias: bool, rank: int, n_bases: int | None) -> Structure:
@@ -378,8 +549,14 @@ STRUCTURES: dict[str, tuple[Any, bool]] = {
 }
 """Names users give: the kind of structure, and whether rows and columns are of one id set."""
 
-COMPOSED = (free_labels, latent_start, score, pull_row, pull_col, pull_shared, _pull_bias, _basis)
+COMPOSED = (
+    free_labels, latent_start, score, pull_row, pull_col, pull_shared, _pull_bias, _basis,
+    label_weights, shared_label_weights, partner_row, partner_col, partner_shared, _own_label, _one_each,
+)  # fmt: skip
 """Kernels written once for every structure; an engine compiles them as they are."""
 
-DISPATCHED = (latent_score, latent_pull_row, latent_pull_col, latent_pull_shared)
+DISPATCHED = (
+    latent_score, latent_pull_row, latent_pull_col, latent_pull_shared,
+    latent_weights, latent_partner_row, latent_partner_col, latent_partner_shared,
+)  # fmt: skip
 """Kernels each structure writes for itself; an engine resolves them by the type of ``spec``."""

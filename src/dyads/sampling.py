@@ -1,0 +1,305 @@
+"""Sampling: an objective and dyads -> draws from the posterior, by chains that start at point estimates."""
+
+import hashlib
+import math
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from dyads import artifact
+from dyads.data.dyads import Dyads
+from dyads.engine.host import Host
+from dyads.engine.posterior import Posterior, State
+from dyads.errors import InputError
+from dyads.metrics import effective_sample_size, r_hat
+from dyads.model.objective import Objective
+from dyads.model.parameters import random_stream
+from dyads.solve import SAMPLER, Options
+from dyads.solve.gibbs import SWEEPS, Chain, extend, most_draws, settled_after
+from dyads.training import Callback, Progress, Training, train
+
+Array = np.ndarray[Any, Any]
+
+WATCHED = 256
+"""How many predictions are watched, to tell whether the chains have mixed."""
+
+MIXED = 1.2
+"""Nine tenths of the watched predictions must have an R-hat below this: averages need less than single draws."""
+
+PATIENCE = 30
+"""Sweeps without a better running held-out loss after which early stopping ends a chain."""
+
+CHECKPOINT_SECONDS = 60.0
+"""How often chains are written to their checkpoint."""
+
+
+class Diagnostics(NamedTuple):
+    """How well chains have mixed.
+
+    Attributes
+    ----------
+    r_hat, effective_samples : (n_watched,) of the probabilities of pairs and labels taken at random from the data
+    burn_in : sweeps of each chain that were dropped
+    acceptance : share of blocks that moved in a sweep
+    """
+
+    r_hat: Array
+    effective_samples: Array
+    burn_in: int
+    acceptance: float
+
+    @property
+    def worst(self) -> float:
+        """The R-hat that nine tenths of the watched predictions stay below."""
+        return float(np.quantile(self.r_hat, 0.9, method="lower"))
+
+
+def learn(
+    objective: Objective,
+    dyads: Dyads,
+    *,
+    solver: str,
+    n_chains: int,
+    memory: float,
+    checkpoint: str | os.PathLike[str] | None,
+    values: Array | None,
+    options: Options,
+    n_init: int,
+    validation_fraction: float | None,
+    start: Callable[[Array], Array] | None,
+    side_training: str,
+    n_jobs: int | None,
+    callback: Callback | None,
+) -> "tuple[Training, list[State], Diagnostics | None, list[Progress]]":
+    """Minimise the objective, or draw from its posterior, as `solver` says.
+
+    Returns where that ended, the draws (none of a minimiser) with their diagnostics, and the trace. See `train`, which
+    also makes the point estimates from which chains start. `memory` : bytes the draws may take; `checkpoint` : a file
+    in which the chains are kept, and from which they go on if it is there.
+    """
+    if solver != SAMPLER:
+        for name, given in (("n_chains", n_chains > 1), ("checkpoint", checkpoint is not None)):
+            if given:
+                raise InputError(f"{name} is for solver='{SAMPLER}', and solver={solver!r}: expected it left alone.")
+    how = {"n_init": n_init, "side_training": side_training, "n_jobs": n_jobs, "values": values}
+    if solver != SAMPLER:
+        found, trace = train(
+            objective, dyads, solver=solver, options=options, validation_fraction=validation_fraction, start=start,
+            callback=callback, **how,
+        )  # fmt: skip
+        return found, [], None, trace
+    _check(objective)
+    kept, held = dyads, None
+    if validation_fraction is not None:
+        kept, held = dyads.hold_out(validation_fraction, random_stream(options.seed, 0))
+    chains, seed = _resumed(checkpoint, objective, kept, n_chains, options.seed)
+    n_sweeps = SWEEPS if options.max_iter is None else options.max_iter
+    trace, stopped, began = [], False, time.perf_counter()
+    # BLAS sums in an order that depends on its number of threads.
+    with threadpool_limits(1, "blas"), Host(objective, kept, n_jobs) as host:
+        posterior = Posterior(host)
+        pairs = _watched(kept, seed)
+        for number in range(n_chains):
+            if number == len(chains):
+                point, _ = train(
+                    objective, kept, options=Options(learning_rate=options.learning_rate, seed=seed + number),
+                    start=start if number == 0 else None, **how,
+                )  # fmt: skip
+                chains.append(Chain(posterior.start(point.theta, random_stream(seed, 4, number))))
+            chain = chains[number]
+            watch = _Watch(posterior, held, number, began, trace, callback, chain)
+            save = _Checkpoint(checkpoint, chains, _fingerprint(objective, kept, n_chains), seed)
+            try:
+                stopped = extend(
+                    chain,
+                    posterior,
+                    n_sweeps,
+                    lambda sweep, number=number: random_stream(seed, 2, number, sweep),
+                    lambda state: _chances(posterior.proba(state, pairs), pairs.label),
+                    most_draws(chain.state, memory, n_chains),
+                    lambda chain, watch=watch, save=save: watch(chain) or save(),
+                )
+            finally:
+                # What a chain has done is not lost when a sweep is interrupted.
+                save(now=True)
+            if watch.told_to_stop:
+                break
+    return *_summary(chains, held is not None and stopped and not watch.told_to_stop, watch.told_to_stop), trace
+
+
+def _check(objective: Objective) -> None:
+    if not objective.loss.likelihood:
+        raise InputError(
+            f"solver='{SAMPLER}' samples a posterior, and {objective.loss!r} is no likelihood: expected loss='log'."
+        )
+    if objective.free is not None:
+        raise InputError(
+            f"solver='{SAMPLER}' needs own weights of ids wherever features have theirs: expected bias=True and "
+            "interactions of at most rank."
+        )
+
+
+def _summary(chains: list[Chain], early: bool, told: bool) -> "tuple[Training, list[State], Diagnostics]":
+    """What is read off chains: the draws after they have settled, and how well these are mixed."""
+    n = min(chain.n_sweeps for chain in chains)
+    burn_in = max(settled_after(np.array(chain.losses[:n])) for chain in chains)
+    draws = [draw for chain in chains for sweep, draw in chain.draws if sweep > burn_in]
+    after = np.array([chain.watched[burn_in:n] for chain in chains])
+    enough = after.shape[1] >= 4
+    quantities = after.shape[2]
+    found = Diagnostics(
+        r_hat(after) if enough else np.full(quantities, math.inf),
+        effective_sample_size(after) if enough else np.full(quantities, 1.0),
+        burn_in,
+        float(np.mean(np.concatenate([chain.accepted for chain in chains]))),
+    )
+    loss = float(np.mean([chain.losses[burn_in:n] for chain in chains]))
+    complaint = None
+    if found.worst > MIXED and not told:
+        complaint = (
+            f"The chains have not mixed after {n} sweeps: a tenth of the watched predictions have an R-hat above "
+            f"{found.worst:.2f}, expected at most {MIXED}. Raise max_iter."
+        )
+    ended: Any = "monitor" if told else "tolerance" if complaint is None else "limit"
+    training = Training(chains[-1].state.theta, loss, math.nan, SAMPLER, n, ended, None, complaint)
+    return training, draws, found
+
+
+def _watched(dyads: Dyads, seed: int) -> Dyads:
+    """Pairs and labels to watch: the row of one dyad, the column of another and the label of a third."""
+    rng = random_stream(seed, 3)
+    first, second, third = rng.integers(len(dyads), size=(3, WATCHED))
+    pairs = dyads.take(first)
+    return Dyads(
+        pairs.row, dyads.col[second], dyads.label[third], None, dyads.n_rows, dyads.n_cols, dyads.n_labels,
+        pairs.relation, dyads.n_relations, pairs.side,
+    )  # fmt: skip
+
+
+def _chances(proba: Array, label: Array) -> Array:
+    return np.asarray(proba[np.arange(len(label)), label])
+
+
+class _Watch:
+    """The monitor of one chain: keeps the trace, tells the callback, and stops early.
+
+    The held-out loss is that of probabilities averaged over the sweeps so far but the first half of them, or less.
+    """
+
+    def __init__(
+        self,
+        posterior: Posterior,
+        held: Dyads | None,
+        number: int,
+        began: float,
+        trace: list[Progress],
+        callback: Callback | None,
+        chain: Chain,
+    ) -> None:
+        self.posterior, self.held, self.number, self.began = posterior, held, number, began
+        self.trace, self.callback = trace, callback
+        self.sums = [np.zeros(()), np.zeros(())]
+        self.counts = [0, 0]
+        self.best, self.since_best = math.inf, 0
+        self.told_to_stop = False
+        for sweep, loss in enumerate(chain.losses):
+            trace.append(Progress(number, sweep + 1, loss, math.nan, 0.0))
+
+    def __call__(self, chain: Chain) -> bool:
+        validation = math.nan if self.held is None else self._held_out(chain)
+        if validation < self.best:
+            self.best, self.since_best = validation, 0
+        else:
+            self.since_best += 1
+        seconds = time.perf_counter() - self.began
+        progress = Progress(self.number, chain.n_sweeps, chain.losses[-1], validation, seconds)
+        self.trace.append(progress)
+        self.told_to_stop = self.callback is not None and bool(self.callback(progress))
+        return self.told_to_stop or (self.held is not None and self.since_best >= PATIENCE)
+
+    def _held_out(self, chain: Chain) -> float:
+        held, n = self.held, chain.n_sweeps
+        assert held is not None
+        if n & (n - 1) == 0:
+            # At every power of two the older of two averages is dropped.
+            self.sums, self.counts = [self.sums[1], np.zeros(())], [self.counts[1], 0]
+        chance = _chances(self.posterior.proba(chain.state, held), held.label)
+        for i in range(2):
+            self.sums[i] = self.sums[i] + chance
+            self.counts[i] += 1
+        weight = None if held.weight is None else held.weight
+        return float(np.average(-np.log(self.sums[0] / self.counts[0]), weights=weight))
+
+
+# ------------------------------------------------------------------------------------------------------ checkpoint
+
+
+class _Checkpoint:
+    """Writes chains to a file from time to time."""
+
+    def __init__(self, path: str | os.PathLike[str] | None, chains: list[Chain], fingerprint: str, seed: int) -> None:
+        self.path, self.chains, self.fingerprint, self.seed = path, chains, fingerprint, seed
+        self.written = time.perf_counter()
+
+    def __call__(self, now: bool = False) -> bool:
+        if self.path is None or not (now or time.perf_counter() - self.written > CHECKPOINT_SECONDS):
+            return False
+        arrays: dict[str, Array] = {}
+        every = []
+        for number, chain in enumerate(self.chains):
+            arrays |= {f"chain{number}_{name}": part for name, part in chain.state.arrays().items()}
+            arrays[f"chain{number}_losses"] = np.array(chain.losses)
+            arrays[f"chain{number}_accepted"] = np.array(chain.accepted)
+            arrays[f"chain{number}_watched"] = np.array(chain.watched).reshape(-1, WATCHED)
+            arrays[f"chain{number}_sweeps"] = np.array([sweep for sweep, _ in chain.draws], np.int64)
+            kept = [draw.arrays() for _, draw in chain.draws]
+            for name in kept[0] if kept else ():
+                arrays[f"chain{number}_draws_{name}"] = np.stack([one[name] for one in kept])
+            every.append(chain.every)
+        about = {"fingerprint": self.fingerprint, "seed": self.seed, "every": every}
+        artifact.write_chains(self.path, arrays, about)
+        self.written = time.perf_counter()
+        return False
+
+
+def _resumed(
+    path: str | os.PathLike[str] | None, objective: Objective, dyads: Dyads, n_chains: int, seed: int
+) -> tuple[list[Chain], int]:
+    """The chains of a checkpoint that is there, and their seed; none, and the given seed, otherwise."""
+    if path is None or not Path(path).exists():
+        return [], seed
+    arrays, about = artifact.read_chains(path)
+    if about["fingerprint"] != _fingerprint(objective, dyads, n_chains):
+        raise InputError(
+            f"The checkpoint {path} is of other data or another model: expected that of this fit. Give another path, "
+            "or delete it to begin anew."
+        )
+    chains = []
+    for number, every in enumerate(about["every"]):
+        mine = {name.split("_", 1)[1]: part for name, part in arrays.items() if name.startswith(f"chain{number}_")}
+        drawn = {name.removeprefix("draws_"): part for name, part in mine.items() if name.startswith("draws_")}
+        sweeps = mine["sweeps"].tolist()
+        draws = [State.of({name: part[i] for name, part in drawn.items()}) for i in range(len(sweeps))]
+        state = State.of({name: part for name, part in mine.items() if not name.startswith("draws_")})
+        losses, accepted = mine["losses"].tolist(), mine["accepted"].tolist()
+        chains.append(
+            Chain(state, losses, accepted, list(mine["watched"]), list(zip(sweeps, draws, strict=True)), every)
+        )
+    return chains, int(about["seed"])
+
+
+def _fingerprint(objective: Objective, dyads: Dyads, n_chains: int) -> str:
+    """Tells data and models apart: a chain may only go on with its own."""
+    digest = hashlib.sha256(repr((objective.layout, objective.loss, n_chains, dyads.n_rows, dyads.n_cols)).encode())
+    side = [
+        part for matrix in dyads.side if matrix is not None for part in (matrix.data, matrix.indices, matrix.indptr)
+    ]
+    for part in (dyads.row, dyads.col, dyads.label, dyads.weight, dyads.relation, *side):
+        if part is not None:
+            digest.update(np.ascontiguousarray(part).tobytes())
+    return digest.hexdigest()

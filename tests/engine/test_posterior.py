@@ -1,0 +1,223 @@
+"""The sampler gets it right: Geweke's joint-distribution test, a grid, and its invariances."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import sparse
+from scipy.special import expit
+from scipy.stats import norm, t
+from threadpoolctl import threadpool_limits
+
+from dyads.data.dyads import Dyads, Side
+from dyads.engine import entity, posterior
+from dyads.engine.host import PLACE, Host
+from dyads.engine.posterior import Posterior, State
+from dyads.metrics import effective_sample_size
+from dyads.model.loss import Log
+from dyads.model.objective import Objective
+from dyads.model.parameters import Layout
+from dyads.model.penalty import L2, Counts
+from dyads.model.prior import MEAN_COUNT, SIDE_RATE, SIDE_SHAPE, Learnt
+from dyads.model.structure import Bilinear, Diagonal, Directed, Stereotype
+from problems import learnt_from_prior, make_dyads, make_objective
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_for_blas():
+    with threadpool_limits(1, "blas"):
+        yield
+
+
+CASES = {
+    "bilinear": (Bilinear(3, 3, 1, False, 1), {}),
+    "bilinear, features": (Bilinear(3, 0, 1, False, 1), {"side": True}),
+    "symmetric, self-links, features": (Bilinear(2, 0, 1, True, 1), {"side": True}),
+    "stereotype": (Stereotype(3, 3, 1, False, 2, 1), {}),
+    "spectral, self-links": (Diagonal(2, 0, 1, True, 2), {}),
+    "relations": (Diagonal(2, 0, 1, False, 1), {"n_relations": 2}),
+    "directed, self-links": (Directed(2, 0, 2, True, 1), {}),
+}
+
+
+def bound(structure, side=False, n_relations=1, n=10):
+    """A small problem, with features of rows, columns and dyads if asked for."""
+    dyads = make_dyads(n, 3, 3, one_set=structure.one_set, n_relations=n_relations, n_labels=structure.n_labels)
+    if side:
+        rng = np.random.default_rng(5)
+        rows, cols, pairs = (sparse.csr_array(rng.normal(size=(lines, 2))) for lines in (3, 3, n))
+        dyads = replace(dyads, side=Side(rows, None if structure.one_set else cols, pairs))
+    layout = Layout(structure, 3, 3, n_relations, dyads.side.widths, 1 if side else 0)
+    centre = np.random.default_rng(9).normal(size=layout.size)
+    penalty = L2.of(layout, {}, "none", Counts.of(dyads, structure.one_set), centre)
+    return Objective(layout, Log(), penalty), dyads
+
+
+def state_from_prior(problem, rng):
+    layout, priors, precision = problem.layout, [], np.ones(3)
+    theta = np.zeros(layout.size)
+    for i, weights in enumerate(layout.side_weights(theta)):
+        if len(weights):
+            precision[i] = rng.gamma(SIDE_SHAPE, 1 / SIDE_RATE)
+            weights[:] = rng.normal(size=weights.shape) / np.sqrt(precision[i])
+    blocks = layout.blocks(theta)
+    for kind in problem.kinds:
+        learnt, own = learnt_from_prior(*blocks[PLACE[kind]].shape, rng)
+        blocks[PLACE[kind]][:] = own
+        priors.append(learnt)
+    if layout.n_relations == 1:
+        prior = problem._shared_prior()
+        noise = rng.standard_normal(blocks.shared.shape)
+        blocks.shared[:] = prior.centre + noise / np.sqrt(np.diag(prior.precision))
+    return State(theta, tuple(priors), precision)
+
+
+def with_labels(problem, label):
+    """Give the bound dyads other labels, in place."""
+    owners = problem.host._groups.by_owner
+    order = np.argsort(problem.host.dyads.row, kind="stable")
+    problem.host.dyads = replace(problem.host.dyads, label=label)
+    object.__setattr__(owners, "dyads", replace(owners.dyads, label=label[order]))
+
+
+def statistics(state, proba, layout):
+    """Bounded functions of everything that is drawn."""
+    found = [np.tanh(state.theta).mean(), np.tanh(state.theta**2).mean(), proba[:, 0].mean(), (proba**2).sum(1).mean()]
+    for learnt in state.priors:
+        found += [np.log(np.diag(learnt.precision)).mean(), np.log(learnt.scale).mean(), np.tanh(learnt.mean).mean()]
+    weights = [part for part in layout.side_weights(state.theta) if len(part)]
+    found += [np.tanh(part**2).mean() for part in weights] + [np.log(state.side_precision).mean()] * bool(weights)
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gewekes_joint_distribution_test(name, monkeypatch):
+    """Parameters and labels drawn in turn have the distribution of parameters drawn from the prior (Geweke 2004)."""
+    monkeypatch.setattr(posterior, "BIAS_SPREAD", 1.0)
+    monkeypatch.setattr(entity, "PART", 4)
+    structure, choices = CASES[name]
+    objective, dyads = bound(structure, **choices)
+    rng = np.random.default_rng(0)
+    with Host(objective, dyads) as host:
+        problem = Posterior(host)
+
+        def look(state):
+            return statistics(state, problem.proba(state, dyads), problem.layout)
+
+        wanted = np.array([look(state_from_prior(problem, rng)) for _ in range(600)])
+        state, found = state_from_prior(problem, rng), []
+        for _ in range(1500):
+            proba = problem.proba(state, dyads)
+            label = (proba.cumsum(axis=1) < rng.random(len(dyads))[:, None]).sum(axis=1)
+            with_labels(problem, label.clip(max=structure.n_labels - 1))
+            state, _ = problem.sweep(state, rng)
+            found.append(look(state))
+    found = np.array(found)
+    error = wanted.var(axis=0) / len(wanted) + found.var(axis=0) / effective_sample_size(found[None])
+    z = (found.mean(axis=0) - wanted.mean(axis=0)) / np.sqrt(error)
+    assert np.abs(z).max() < 4, z.round(1)
+
+
+def test_predictive_probabilities_match_those_of_a_grid():
+    """Two rows, one column, two labels, rank 0: the rows' biases and the rest of the score are integrated on a grid."""
+    row, label = np.array([0, 0, 0, 0, 1, 1, 1]), np.array([1, 1, 1, 0, 0, 0, 0])
+    dyads = Dyads(row, np.zeros(7, int), label, None, 2, 1, 2)
+    grid = np.sinh(np.linspace(-5, 5, 161))
+    width = np.gradient(grid)
+    # The standard deviation of biases is half-t; given it, they and their mean are Gaussian.
+    spread = np.exp(np.linspace(-6, 6, 400))
+    chance = 2 * t.pdf(spread, 2) * np.gradient(spread)
+
+    def biases(*points):
+        n = len(points)
+        inverse = np.linalg.inv(np.eye(n) + 1 / MEAN_COUNT)
+        form = sum(inverse[i, j] * points[i] * points[j] for i in range(n) for j in range(n))
+        total = 0.0
+        for deviation, share in zip(spread, chance, strict=True):
+            total = total + share * deviation**-n * np.exp(-0.5 * form / deviation**2)
+        return total
+
+    rows = biases(grid[:, None], grid[None, :])
+    rest = np.array(
+        [np.sum(biases(grid) * norm.pdf(point - grid, scale=posterior.BIAS_SPREAD) * width) for point in grid]
+    )
+    a, b, c = np.meshgrid(grid, grid, grid, indexing="ij")
+    one, other = expit(a + c), expit(b + c)
+    weight = rows[:, :, None] * rest * one**3 * (1 - one) * (1 - other) ** 3
+    weight *= width[:, None, None] * width[:, None] * width
+    expected = [np.sum(weight * p) / weight.sum() for p in (one, other)]
+
+    objective = make_objective(Bilinear(2, 0, 1, False, 0), Log(), dyads, centre=np.zeros(4))
+    with Host(objective, dyads) as host:
+        problem = Posterior(host)
+        state, rng, total = problem.start(np.zeros(4), np.random.default_rng(0)), np.random.default_rng(0), np.zeros(2)
+        for sweep in range(6500):
+            state, _ = problem.sweep(state, rng)
+            if sweep >= 500:
+                total += problem.proba(state, dyads)[[0, 4], 1]
+    np.testing.assert_allclose(total / 6000, expected, atol=1e-2)
+
+
+@pytest.mark.parametrize("name", ["bilinear, features", "symmetric, self-links, features"])
+def test_any_number_of_threads_draws_the_same(name):
+    structure, choices = CASES[name]
+    objective, dyads = bound(structure, **choices)
+    found = []
+    for n_jobs in (1, 2, 3):
+        with Host(objective, dyads, n_jobs) as host:
+            problem = Posterior(host)
+            state = problem.start(np.random.default_rng(1).normal(size=objective.layout.size), np.random.default_rng(2))
+            for sweep in range(5):
+                state, _ = problem.sweep(state, np.random.default_rng(sweep))
+        found.append(state.theta)
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
+
+
+def test_weights_act_as_repetition():
+    objective, dyads = bound(Bilinear(3, 3, 1, False, 1))
+    weight = np.ones(len(dyads))
+    weight[4] = 2
+    twice = dyads.take(np.append(np.arange(len(dyads)), 4))
+    found = []
+    for given in (replace(dyads, weight=weight), twice):
+        with Host(objective, given) as host:
+            problem = Posterior(host)
+            found.append(
+                problem.sweep(
+                    problem.start(np.ones(objective.layout.size), np.random.default_rng(0)), np.random.default_rng(0)
+                )[0].theta
+            )
+    np.testing.assert_allclose(*found, rtol=1e-6, atol=1e-8)
+
+
+def test_an_entity_without_dyads_is_left_alone_and_says_nothing_about_the_prior():
+    structure = Bilinear(2, 0, 1, False, 1)
+    dyads = replace(make_dyads(20, 4, 3, n_labels=2), n_rows=6)
+    objective = make_objective(structure, Log(), dyads)
+    theta = np.zeros(objective.layout.size)
+    objective.layout.blocks(theta).row[4:] = 1e6
+    with Host(objective, dyads) as host:
+        problem = Posterior(host)
+        state, _ = problem.sweep(problem.start(theta, np.random.default_rng(0)), np.random.default_rng(0))
+    assert (objective.layout.blocks(state.theta).row[4:] == 1e6).all()
+    assert np.abs(state.priors[0].mean).max() < 1e3
+
+
+def test_blocks_are_drawn_in_parts_of_whole_labels(monkeypatch):
+    objective, dyads = bound(Bilinear(3, 3, 1, False, 2))
+    with Host(objective, dyads) as host:
+        problems = posterior.Turns(host, np.zeros(objective.layout.size)).problems(entity.ROW)
+    parts = problems.parts(6)
+    assert [part.entry.tolist() for part in parts] == [[0, 1, 3, 4, 5, 6], [2, 7, 8]]
+    assert sorted(np.concatenate([part.entry for part in problems.parts(1)]).tolist()) == list(range(9))
+    (whole,) = problems.parts(9)
+    assert whole.own.tolist() == [0, 1, 2, 0, 1, 2]
+
+
+def test_a_state_is_its_arrays():
+    state = State(np.ones(3), (Learnt(np.ones(2), np.eye(2), np.ones(2)),), np.ones(3))
+    again = State.of(state.arrays())
+    assert again.priors[0].precision is state.priors[0].precision
+    assert again.theta is state.theta
+    assert state.rounded().nbytes == state.nbytes / 2

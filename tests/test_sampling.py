@@ -1,0 +1,241 @@
+"""``solver="gibbs"``: what users of the posterior rely on."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dyads
+from dyads import LFLClassifier, LFLLink, LFLOrdinal, LFLRelational
+from dyads.datasets.synthetic import make_nominal
+from dyads.errors import InputError, NotConvergedWarning, UnknownIdWarning
+from dyads.solve.gibbs import Chain, settled_after
+from test_coldstart import ITEMS, USERS, X, Y
+
+STARS = 1 + np.searchsorted(["maybe", "no", "yes"], Y)
+FAST = {"rank": 2, "solver": "gibbs", "max_iter": 30, "random_state": 0}
+
+pytestmark = pytest.mark.filterwarnings("ignore::dyads.errors.NotConvergedWarning")
+
+
+@pytest.fixture(scope="module")
+def ordinal():
+    return LFLOrdinal(**FAST, n_chains=2).fit(X, STARS)
+
+
+def test_it_beats_the_point_estimate_and_needs_no_penalty():
+    data = make_nominal(n=60, rank=3, width=2.0, random_state=0)
+    train, test = data.split(0.4)
+
+    def loss(**choices):
+        model = LFLClassifier(random_state=0, **choices).fit(train.X, train.y)
+        return dyads.metrics.log_loss(test.y, model.predict_proba(test.X), test.classes)
+
+    point = min(loss(rank=8, l2=l2) for l2 in (0.1, 0.3, 1.0, 3.0))
+    sampled = [loss(rank=rank, solver="gibbs", max_iter=120) for rank in (8, 16)]
+    assert sampled[0] < point
+    assert sampled[1] < sampled[0] + 0.03, "too large a rank does little harm"
+
+
+def test_probabilities_are_the_mean_over_draws_and_lie_in_their_interval(ordinal):
+    pairs = X[:40]
+    proba, draws = ordinal.predict_proba(pairs), ordinal.sample_proba(pairs)
+    np.testing.assert_allclose(draws.mean(axis=0), proba, atol=1e-12)
+    low, high = np.moveaxis(ordinal.predict_interval(pairs, 0.9), -1, 0)
+    assert ((low <= proba) & (proba <= high)).mean() > 0.95
+    inner = ordinal.predict_interval(pairs, 0.5)
+    assert (inner[..., 0] >= low).all()
+    assert (inner[..., 1] <= high).all()
+    assert ordinal.sample_proba(pairs, 3).shape == (3, 40, 3)
+
+
+def test_the_file_keeps_the_draws(ordinal, tmp_path):
+    ordinal.save(tmp_path / "model")
+    loaded = dyads.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict_interval(X[:30]), ordinal.predict_interval(X[:30]))
+    assert loaded.diagnostics_ == ordinal.diagnostics_
+    ask = X[:3].assign(user="nobody")
+    with pytest.warns(UnknownIdWarning):
+        np.testing.assert_array_equal(loaded.predict_proba(ask), ordinal.predict_proba(ask))
+
+
+def test_few_labels_make_a_wide_interval():
+    rng = np.random.default_rng(0)
+    often = pd.DataFrame({"user": np.repeat(np.arange(20), 30), "item": np.tile(np.arange(30), 20)})
+    rare = pd.DataFrame({"user": [99, 99], "item": [0, 1]})
+    pairs = pd.concat([often, rare])
+    chance = 1 / (1 + np.exp(-2 * rng.normal(size=100)[pairs["user"]]))
+    model = LFLClassifier(**FAST).fit(pairs, (rng.random(len(pairs)) < chance).astype(int))
+    wide = np.ptp(model.predict_interval(pd.DataFrame({"user": [99], "item": [5]}))[0, 1])
+    narrow = np.ptp(model.predict_interval(often[:100])[:, 1], axis=1)
+    assert wide > np.median(narrow)
+
+
+def test_an_unknown_row_is_integrated_over_the_learnt_prior(ordinal):
+    ask = pd.DataFrame({"user": ["nobody"] * 2, "item": X["item"][:2]})
+    with pytest.warns(UnknownIdWarning, match="averaged"):
+        proba = ordinal.predict_proba(ask)
+    np.testing.assert_allclose(proba.sum(axis=1), 1)
+    assert np.ptp(ordinal.sample_proba(ask), axis=0).max() > 0.1
+    nan = LFLOrdinal(**FAST, unknown="nan").fit(X, STARS)
+    assert np.isnan(nan.predict_interval(ask)).all()
+    assert np.isnan(nan.sample_proba(ask, 2)).all()
+
+
+def test_features_are_sampled_too_and_tell_new_ids_apart():
+    rng = np.random.default_rng(1)
+    n = 60
+    users = pd.DataFrame({"user": np.arange(n + 2), "likes": np.append(rng.choice([-1.0, 1.0], n), [-1.0, 1.0])})
+    pairs = pd.DataFrame({"user": np.repeat(np.arange(n), 12), "item": np.tile(np.arange(12), n)})
+    chance = 1 / (1 + np.exp(-2.0 * users["likes"].to_numpy()[pairs["user"]]))
+    y = (rng.random(len(pairs)) < chance).astype(int)
+    model = LFLClassifier(rank=1, solver="gibbs", max_iter=60, row_features=users, random_state=0).fit(pairs, y)
+    new = model.predict_proba(pd.DataFrame({"user": [n, n + 1], "item": [0, 0]}))[:, 1]
+    assert new[0] < 0.3
+    assert new[1] > 0.7
+    weights = [one.layout.side_weights(one.theta)[0][0, 0] for one in model.fitted_.every]
+    assert 1.0 < np.mean(weights) < 3.0
+    assert np.std(weights) > 0.02
+
+
+@pytest.mark.parametrize(
+    ("kind", "choices"),
+    [
+        (LFLOrdinal, {"row_features": USERS, "col_features": ITEMS, "interactions": 1, "implicit": True}),
+        (LFLClassifier, {"structure": "stereotype", "n_bases": 2}),
+    ],
+)
+def test_folding_in_gives_a_new_row_draws_of_its_own(kind, choices):
+    model = kind(**FAST, **choices).fit(X, STARS)
+    mine = X[X["user"] == "u3"]
+    rows = choices.get("row_features")
+    named = mine.assign(user="copy")
+    given = {} if rows is None else {"row_features": rows[rows["user"] == "u3"].assign(user="copy")}
+    folded = model.fold_in(named, STARS[X["user"] == "u3"], **given)
+    np.testing.assert_allclose(folded.predict_proba(named), model.predict_proba(mine), atol=0.25)
+    others = X[X["user"] != "u3"][:20]
+    np.testing.assert_array_equal(folded.predict_proba(others), model.predict_proba(others))
+    assert np.ptp(folded.sample_proba(named), axis=0).max() > 0.05
+
+
+def test_links_and_relations_are_sampled():
+    nodes = [f"n{i}" for i in range(14)]
+    pairs = [(a, b) for i, a in enumerate(nodes) for b in nodes[i:]]
+    linked = [int((int(a[1:]) < 7) == (int(b[1:]) < 7)) for a, b in pairs]
+    for structure in ("symmetric", "spectral", "directed"):
+        model = LFLLink(**FAST, structure=structure).fit(pairs, linked)
+        proba = model.predict_proba(pairs)[:, 1]
+        assert dyads.metrics.auc(linked, np.column_stack([1 - proba, proba]), [0, 1]) > 0.8
+    triples = [(a, b, t) for a in nodes for b in nodes for t in ("same", "other")]
+    truth = [int(((int(a[1:]) < 7) == (int(b[1:]) < 7)) == (t == "same")) for a, b, t in triples]
+    model = LFLRelational(**FAST).fit(triples, truth)
+    assert model.score(triples, truth) > 0.9
+
+
+def test_a_chain_that_is_stopped_and_goes_on_is_the_one_that_never_was(tmp_path):
+    whole = LFLOrdinal(**FAST, n_chains=2, n_jobs=1).fit(X, STARS)
+    seen = []
+
+    def stop(progress):
+        seen.append(progress)
+        return len(seen) == 41
+
+    broken = LFLOrdinal(**FAST, n_chains=2).fit(X, STARS, callback=stop, checkpoint=tmp_path / "chains")
+    assert (broken.n_iter_, broken.converged_) == (11, False)
+    again = LFLOrdinal(**FAST, n_chains=2).fit(X, STARS, checkpoint=tmp_path / "chains")
+    np.testing.assert_array_equal(again.predict_proba(X), whole.predict_proba(X))
+    assert again.diagnostics_ == whole.diagnostics_
+    longer = LFLOrdinal(**{**FAST, "max_iter": 40}, n_chains=2).fit(X, STARS, checkpoint=tmp_path / "chains")
+    assert longer.n_iter_ == 40
+    with pytest.raises(InputError, match="other data or another model"):
+        LFLOrdinal(**FAST, n_chains=2).fit(X[1:], STARS[1:], checkpoint=tmp_path / "chains")
+
+
+def test_an_interrupt_loses_nothing_of_a_chain(tmp_path):
+    def interrupt(progress):
+        if progress.iteration == 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        LFLOrdinal(**FAST).fit(X, STARS, callback=interrupt, checkpoint=tmp_path / "chains")
+    seen = []
+    LFLOrdinal(**FAST).fit(X, STARS, callback=lambda p: seen.append(p.iteration), checkpoint=tmp_path / "chains")
+    assert seen[0] == 8
+
+
+def test_the_running_held_out_loss_is_told_and_stops_early():
+    seen = []
+    model = LFLOrdinal(**{**FAST, "max_iter": 200}, early_stopping=True).fit(X, STARS, callback=seen.append)
+    assert np.isfinite([progress.validation for progress in seen]).all()
+    assert model.n_iter_ < 200
+
+
+def test_draws_fit_into_their_memory():
+    model = LFLOrdinal(**FAST, draw_memory=0.05).fit(X, STARS)
+    one = model.fitted_.theta.nbytes
+    assert 2 <= len(model.fitted_.every) <= 0.05 * 2**20 / one
+
+
+def test_thompson_sampling_tries_what_is_uncertain(ordinal):
+    first, again, other = (
+        ordinal.recommend(["u1", "u2", "u3"], n=3, by="thompson", random_state=seed).to_pandas() for seed in (0, 0, 1)
+    )
+    pd.testing.assert_frame_equal(first, again)
+    assert not first.equals(other)
+    assert first["row"].tolist() == np.repeat(["u1", "u2", "u3"], 3).tolist()
+    assert first["rank"].tolist() == [1, 2, 3] * 3
+
+
+def test_chains_that_have_not_mixed_are_told():
+    with pytest.warns(NotConvergedWarning, match="Raise max_iter"):
+        model = LFLOrdinal(rank=2, solver="gibbs", max_iter=4, n_chains=2, random_state=0).fit(X, STARS)
+    assert not model.converged_
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"loss": "brier"}, "no likelihood"),
+        ({"bias": False, "row_features": USERS}, "own weights"),
+        ({"interactions": 3, "row_features": USERS}, "own weights"),
+        ({"solver": "lbfgs", "n_chains": 2}, "n_chains"),
+        ({"n_chains": 0}, "n_chains"),
+        ({"draw_memory": -1}, "draw_memory"),
+    ],
+)
+def test_what_cannot_be_sampled_is_said(choices, message):
+    with pytest.raises(InputError, match=message):
+        LFLClassifier(**{**FAST, **choices}).fit(X, Y)
+
+
+def test_what_needs_draws_says_so(ordinal):
+    point = LFLOrdinal(rank=1).fit(X, STARS)
+    for ask in (lambda: point.predict_interval(X), lambda: point.recommend(["u1"], by="thompson")):
+        with pytest.raises(InputError, match="solver='gibbs'"):
+            ask()
+    with pytest.raises(InputError, match="level"):
+        ordinal.predict_interval(X, 1.5)
+    with pytest.raises(InputError, match="draws"):
+        ordinal.sample_proba(X, 10_000)
+    with pytest.raises(InputError, match="partial_fit"):
+        ordinal.partial_fit(X, STARS)
+
+
+def test_settling_is_found_where_a_fall_ends():
+    rng = np.random.default_rng(0)
+    fall = 10 * np.exp(-np.arange(200) / 8) + 0.1 * rng.normal(size=200)
+    assert 20 < settled_after(fall) < 60
+    assert settled_after(rng.normal(size=200)) < 60
+
+
+def test_thinning_keeps_evenly_spaced_draws():
+    class Nothing:
+        nbytes = 1
+
+        def rounded(self):
+            return self
+
+    chain = Chain(Nothing())
+    for _ in range(100):
+        chain.losses.append(0.0)
+        chain.keep(10)
+    assert [sweep for sweep, _ in chain.draws] == list(range(16, 97, 16))
