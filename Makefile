@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Real data for benchmarks, where it lies beside the checkout.
 export DYADS_DATA ?= $(wildcard $(CURDIR)/../shared/data)
 
-.PHONY: demo test lint types contracts check bench clean
+.PHONY: demo test lint types contracts check bench bench-posterior rivals clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dyads demo
@@ -33,6 +33,14 @@ bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/side.py
 	$(BIN)/python benchmarks/selection.py
 
+# The posterior takes most of an hour; rivals, if `make rivals` was run before, live in an environment of their own.
+bench-posterior: $(VENV)/.installed
+	$(BIN)/python benchmarks/posterior.py
+
+rivals:
+	$(PYTHON) -m venv benchmarks/.rivals
+	benchmarks/.rivals/bin/python -m pip install --quiet --requirement benchmarks/rivals/requirements.txt
+
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("dyads needs python3 >= 3.11, this is " + sys.version) if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
@@ -41,5 +49,5 @@ $(VENV)/.installed: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache dyads-demo.png
+	rm -rf $(VENV) benchmarks/.rivals build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache dyads-demo.png
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

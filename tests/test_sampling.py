@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 import dyads
-from dyads import LFLClassifier, LFLLink, LFLOrdinal, LFLRelational
+from dyads import LFLClassifier, LFLLink, LFLOrdinal, LFLRelational, report
 from dyads.datasets.synthetic import make_nominal
 from dyads.errors import InputError, NotConvergedWarning, UnknownIdWarning
 from dyads.solve.gibbs import Chain, settled_after
@@ -124,6 +124,9 @@ def test_links_and_relations_are_sampled():
     for structure in ("symmetric", "spectral", "directed"):
         model = LFLLink(**FAST, structure=structure).fit(pairs, linked)
         proba = model.predict_proba(pairs)[:, 1]
+        with pytest.warns(UnknownIdWarning):
+            new = model.predict_proba([("?", "!")])
+        np.testing.assert_allclose(model.sample_proba([("?", "!")]).mean(axis=0), new, atol=0.2)
         assert dyads.metrics.auc(linked, np.column_stack([1 - proba, proba]), [0, 1]) > 0.8
     triples = [(a, b, t) for a in nodes for b in nodes for t in ("same", "other")]
     truth = [int(((int(a[1:]) < 7) == (int(b[1:]) < 7)) == (t == "same")) for a, b, t in triples]
@@ -150,6 +153,20 @@ def test_a_chain_that_is_stopped_and_goes_on_is_the_one_that_never_was(tmp_path)
         LFLOrdinal(**FAST, n_chains=2).fit(X[1:], STARS[1:], checkpoint=tmp_path / "chains")
 
 
+def test_a_checkpoint_that_cannot_be_kept_is_told_before_the_first_sweep(tmp_path):
+    seen = []
+    for choices, path, says in (
+        ({}, tmp_path / "none" / "chains", "no place"),
+        ({"early_stopping": True}, tmp_path / "chains", "early_stopping"),
+    ):
+        with pytest.raises(InputError, match=says):
+            LFLOrdinal(**FAST, **choices).fit(X, STARS, callback=seen.append, checkpoint=path)
+    assert not seen
+    (tmp_path / "chains").write_bytes(b"nonsense")
+    with pytest.raises(dyads.errors.ModelFileError, match="Delete it"):
+        LFLOrdinal(**FAST).fit(X, STARS, checkpoint=tmp_path / "chains")
+
+
 def test_an_interrupt_loses_nothing_of_a_chain(tmp_path):
     def interrupt(progress):
         if progress.iteration == 7:
@@ -160,6 +177,18 @@ def test_an_interrupt_loses_nothing_of_a_chain(tmp_path):
     seen = []
     LFLOrdinal(**FAST).fit(X, STARS, callback=lambda p: seen.append(p.iteration), checkpoint=tmp_path / "chains")
     assert seen[0] == 8
+
+
+def test_a_row_whose_labels_are_all_held_out_is_a_draw_from_the_prior():
+    pairs = pd.concat([X, pd.DataFrame({"user": ["held"], "item": X["item"][:1]})])
+    labels = np.append(STARS, 1)
+    for seed in range(40):
+        model = LFLOrdinal(**{**FAST, "random_state": seed, "max_iter": 3}, early_stopping=True).fit(pairs, labels)
+        code = model.row_ids_.tolist().index("held")
+        moved = np.ptp([one.layout.blocks(one.theta).row[code] for one in model.fitted_.every], axis=0)
+        assert moved.min() > 0
+        if seed == 2:
+            break
 
 
 def test_the_running_held_out_loss_is_told_and_stops_early():
@@ -173,6 +202,22 @@ def test_draws_fit_into_their_memory():
     model = LFLOrdinal(**FAST, draw_memory=0.05).fit(X, STARS)
     one = model.fitted_.theta.nbytes
     assert 2 <= len(model.fitted_.every) <= 0.05 * 2**20 / one
+
+
+def test_the_pictures_show_chains_mixing_and_one_dyad(ordinal):
+    figure = pytest.importorskip("matplotlib.figure")
+    trace, mixed, interval = figure.Figure().subplots(1, 3)
+    assert len(report.plot_trace(trace, ordinal).lines) == 2
+    assert "below 1.2" in report.plot_r_hat(mixed, ordinal).get_legend().get_texts()[0].get_text()
+    assert [text.get_text() for text in report.plot_interval(interval, ordinal, X[:1]).get_xticklabels()] == [
+        "1",
+        "2",
+        "3",
+    ]
+    with pytest.raises(InputError, match="expected one"):
+        report.plot_interval(interval, ordinal, X[:2])
+    with pytest.raises(InputError, match="no chains"):
+        report.plot_trace(trace, LFLOrdinal(rank=1).fit(X, STARS))
 
 
 def test_thompson_sampling_tries_what_is_uncertain(ordinal):
@@ -200,6 +245,7 @@ def test_chains_that_have_not_mixed_are_told():
         ({"solver": "lbfgs", "n_chains": 2}, "n_chains"),
         ({"n_chains": 0}, "n_chains"),
         ({"draw_memory": -1}, "draw_memory"),
+        ({"n_models": 2}, "n_chains"),
     ],
 )
 def test_what_cannot_be_sampled_is_said(choices, message):
@@ -234,8 +280,14 @@ def test_thinning_keeps_evenly_spaced_draws():
         def rounded(self):
             return self
 
+    class Still:
+        def sweep(self, state, rng):
+            return state, 1.0
+
+        def loss(self, state):
+            return 0.0
+
     chain = Chain(Nothing())
     for _ in range(100):
-        chain.losses.append(0.0)
-        chain.keep(10)
+        chain = chain.advanced(Still(), None, lambda state: None, 10)
     assert [sweep for sweep, _ in chain.draws] == list(range(16, 97, 16))

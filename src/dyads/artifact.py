@@ -32,7 +32,7 @@ from dyads.model.loss import LOSSES
 from dyads.model.structure import KINDS
 
 FORMAT = "dyads model"
-CHAINS = "dyads chains"
+CHAINS = "dyads chain"
 MAJOR, MINOR = 3, 0
 ALIGNMENT = 64
 MODEL_ARRAYS = ("theta", "prediction", "relation_counts", "shared_centre", "strangeness")
@@ -103,7 +103,7 @@ def _write_parts(path: str | os.PathLike[str], manifest: dict[str, Any], parts: 
 
 def read(path: str | os.PathLike[str]) -> tuple[Fitted, dict[str, Any]]:
     """Read a model and what its estimator said about itself; arrays stay memory-mapped."""
-    manifest, parts = _read_parts(path, FORMAT)
+    manifest, parts = _read_parts(path, FORMAT, "Save the model again.")
     try:
         relation = manifest["relation"]
         arrays = _from_safetensors(parts["arrays.safetensors"])
@@ -132,28 +132,30 @@ def read(path: str | os.PathLike[str]) -> tuple[Fitted, dict[str, Any]]:
     return fitted, _from_json(manifest["about"])
 
 
-def _read_parts(path: str | os.PathLike[str], expected: str) -> tuple[dict[str, Any], dict[str, memoryview]]:
-    """Read the manifest and the parts of a file of an expected format."""
+def _read_parts(
+    path: str | os.PathLike[str], expected: str, remedy: str
+) -> tuple[dict[str, Any], dict[str, memoryview]]:
+    """Read the manifest and the parts of a file of an expected format; the remedy is for a damaged one."""
     with open(path, "rb") as file:
         try:
             with zipfile.ZipFile(file) as archive:
                 manifest = json.loads(archive.read(MANIFEST))
                 offsets = {info.filename: (info.header_offset, info.file_size) for info in archive.infolist()}
             if manifest["format"] != expected:
-                raise ModelFileError(f"{path} is no {expected}: its manifest calls it {manifest['format']!r}.")
+                raise ModelFileError(f"{path} is no file of a {expected}: it calls itself {manifest['format']!r}.")
             major, minor = manifest["version"]
             if major != MAJOR:
-                remedy = "Upgrade dyads." if major > MAJOR else "Fit the model again."
+                cure = "Upgrade dyads." if major > MAJOR else "Fit the model again."
                 raise ModelFileError(
                     f"{path} has format {major}.{minor}, written by dyads {manifest['library']}: this version reads "
-                    f"format {MAJOR}. {remedy}"
+                    f"format {MAJOR}. {cure}"
                 )
             parts = _map_parts(file, offsets, manifest["sha256"])
         except DyadsError:
             raise
         except Exception as error:
             # A damaged zip may fail in any way.
-            raise ModelFileError(f"{path} is no dyads model, or is damaged ({error}). Save the model again.") from error
+            raise ModelFileError(f"{path} is no {expected}, or is damaged ({error}). {remedy}") from error
     return manifest, parts
 
 
@@ -165,7 +167,7 @@ def write_chains(path: str | os.PathLike[str], arrays: dict[str, Any], about: di
 
 def read_chains(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read what `write_chains` wrote."""
-    manifest, parts = _read_parts(path, CHAINS)
+    manifest, parts = _read_parts(path, CHAINS, "Delete it to begin anew, or give another path.")
     return _from_safetensors(parts["arrays.safetensors"]), _from_json(manifest["about"])
 
 

@@ -60,6 +60,11 @@ def check_choices(estimator: Any, structures: Sequence[str], offers: Mapping[str
         optional = value is None and name in OPTIONAL
         if not optional and not (isinstance(value, numbers.Real) and 0 < value < most):
             raise InputError(f"{name}={value!r} is not possible: expected a number between 0 and {most}.")
+    if estimator.solver == SAMPLER and estimator.n_models > 1:
+        raise InputError(
+            f"n_models={estimator.n_models} is for point estimates, and solver='{SAMPLER}' averages draws already: "
+            "expected 1. Use n_chains."
+        )
     n_jobs = estimator.n_jobs
     if n_jobs is not None and (not isinstance(n_jobs, numbers.Integral) or n_jobs == 0):
         raise InputError(f"n_jobs={n_jobs!r} is not possible: expected a number of threads, or -1 for all cores.")

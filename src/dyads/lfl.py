@@ -195,7 +195,8 @@ class LFL(ClassifierMixin, BaseEstimator):
         callback : called with a `dyads.training.Progress` after each iteration; returning True stops the fit.
         checkpoint : path, default None
             For ``solver="gibbs"``, a file in which the chains are kept every minute and at the end. A fit of the same
-            model to the same data goes on from it, up to `max_iter`, with the result of one that was never stopped.
+            model to the same data goes on from it, up to `max_iter`, with the result of one that was never stopped: its
+            random numbers are those it began with, whatever `random_state`, and sweeps beyond `max_iter` stay.
         """
         self._check_choices()
         observed = self._read(X, y, sample_weight, seen)
@@ -245,7 +246,7 @@ class LFL(ClassifierMixin, BaseEstimator):
             raise DivergenceError(
                 f"The objective stopped being a finite number {best.diverged}. The model keeps its last finite state."
             )
-        if self.rank and self.fitted_.latent_size() < VANISHED:
+        if self.rank and not self.fitted_.is_posterior and self.fitted_.latent_size() < VANISHED:
             warnings.warn(
                 f"All latent weights vanished: the penalty l2={self.l2} is too strong for these data, and the model is "
                 "that of rank 0. Lower l2, or choose it by cross-validation.",
@@ -588,8 +589,9 @@ class LFL(ClassifierMixin, BaseEstimator):
     ) -> Array:
         """Probabilities under `n` draws from the posterior (n, n_dyads, n_labels), all that were kept if None.
 
-        Their mean over draws is `predict_proba`; they are of ``solver="gibbs"`` alone. Under ``unknown="prior"`` and
-        "mean" an id of which nothing is known is another draw from the prior each time.
+        Of ``solver="gibbs"`` alone. Their mean over draws is `predict_proba` of ids that have labels, but for a
+        calibrator, which is put to each. Ids without labels are another draw from their prior each time, rows one and
+        columns one; also under ``unknown="mean"``.
         """
         fitted, codes, features = self._look_up(X, row_features, col_features)
         return self._nan_unknown(codes, sample_proba(fitted, n, codes, features, self.n_jobs), axis=1)

@@ -77,6 +77,8 @@ def thompson(
     rng: np.random.RandomState,
 ) -> Best:
     """The best candidates under one draw from the posterior, another one for each row: what is uncertain is tried."""
+    if not len(rows):
+        return recommend(fitted, rows, candidates, n, values, exclude, relation, n_jobs)
     models = fitted.every
     drawn = rng.randint(len(models), size=len(rows))
     found = []

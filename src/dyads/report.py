@@ -8,6 +8,7 @@ from dyads.data.labels import to_numpy
 from dyads.data.tables import named_values, read_column
 from dyads.errors import InputError
 from dyads.metrics import reliability, reliability_band
+from dyads.sampling import MIXED
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's palette, told apart by the colour-blind."""
@@ -140,9 +141,11 @@ def plot_trace(ax: Any, model: Any) -> Any:
     return ax
 
 
-def plot_r_hat(ax: Any, model: Any, limit: float = 1.1) -> Any:
+def plot_r_hat(ax: Any, model: Any, limit: float = MIXED) -> Any:
     """Draw how many of the watched predictions have which R-hat, against a `limit`; 1 is mixed."""
     found = np.asarray(_diagnostics(model)["r_hat"])
+    if not np.isfinite(found).all():
+        raise InputError("The chains are too short for an R-hat: expected some hundred sweeps. Raise max_iter.")
     ax.hist(found, bins=30, color=COLOURS[0])
     share = f"{(found <= limit).mean():.0%} below {limit}"
     ax.axvline(limit, color=COLOURS[1], linestyle="--", linewidth=1.5, label=share)
@@ -161,7 +164,8 @@ def plot_interval(ax: Any, model: Any, X: Any, level: float = 0.9) -> Any:
     ax.vlines(range(len(labels)), *bounds[0].T, color=COLOURS[0], linewidth=3, alpha=0.5, label=f"{level:.0%} interval")
     ax.plot(range(len(labels)), middle, "o", color=COLOURS[0], label="probability")
     ax.set_xticks(range(len(labels)), labels)
-    ax.set(xlabel="label", ylabel="probability", ylim=(0, None), xlim=(-0.5, len(labels) - 0.5))
+    top = 1.3 * bounds[0].max()  # room for the legend
+    ax.set(xlabel="label", ylabel="probability", ylim=(0, top), xlim=(-0.5, len(labels) - 0.5))
     ax.set_title("How sure is the model of its probabilities?")
     ax.legend(frameon=False)
     return ax

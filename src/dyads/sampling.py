@@ -19,8 +19,8 @@ from dyads.errors import InputError
 from dyads.metrics import effective_sample_size, r_hat
 from dyads.model.objective import Objective
 from dyads.model.parameters import random_stream
-from dyads.solve import SAMPLER, Options
-from dyads.solve.gibbs import SWEEPS, Chain, extend, most_draws, settled_after
+from dyads.solve import SAMPLER, Ended, Options
+from dyads.solve.gibbs import SWEEPS, Chain, most_draws, settled_after
 from dyads.training import Callback, Progress, Training, train
 
 Array = np.ndarray[Any, Any]
@@ -30,6 +30,9 @@ WATCHED = 256
 
 MIXED = 1.2
 """Nine tenths of the watched predictions must have an R-hat below this: averages need less than single draws."""
+
+STUCK = 0.02
+"""Below this share of accepted draws chains are said not to move."""
 
 PATIENCE = 30
 """Sweeps without a better running held-out loss after which early stopping ends a chain."""
@@ -43,7 +46,8 @@ class Diagnostics(NamedTuple):
 
     Attributes
     ----------
-    r_hat, effective_samples : (n_watched,) of the probabilities of pairs and labels taken at random from the data
+    r_hat, effective_samples : (n_watched,) of the probabilities of pairs and labels taken at random from the data;
+        R-hat is infinite where there are too few sweeps to tell
     burn_in : sweeps of each chain that were dropped
     acceptance : share of blocks that moved in a sweep
     """
@@ -93,17 +97,23 @@ def learn(
             callback=callback, **how,
         )  # fmt: skip
         return found, [], None, trace
-    _check(objective)
+    _check(objective, checkpoint, validation_fraction)
     kept, held = dyads, None
     if validation_fraction is not None:
         kept, held = dyads.hold_out(validation_fraction, random_stream(options.seed, 0))
-    chains, seed = _resumed(checkpoint, objective, kept, n_chains, options.seed)
+    fingerprint = _fingerprint(objective, kept, n_chains, values)
+    chains, seed = _resumed(checkpoint, fingerprint, options.seed)
     n_sweeps = SWEEPS if options.max_iter is None else options.max_iter
-    trace, stopped, began = [], False, time.perf_counter()
+    trace, began = [], time.perf_counter()
     # BLAS sums in an order that depends on its number of threads.
     with threadpool_limits(1, "blas"), Host(objective, kept, n_jobs) as host:
         posterior = Posterior(host)
         pairs = _watched(kept, seed)
+        save = _Checkpoint(checkpoint, chains, fingerprint, seed)
+
+        def watched(state: State) -> Array:
+            return _chances(posterior.proba(state, pairs), pairs.label)
+
         for number in range(n_chains):
             if number == len(chains):
                 point, _ = train(
@@ -111,28 +121,35 @@ def learn(
                     start=start if number == 0 else None, **how,
                 )  # fmt: skip
                 chains.append(Chain(posterior.start(point.theta, random_stream(seed, 4, number))))
-            chain = chains[number]
-            watch = _Watch(posterior, held, number, began, trace, callback, chain)
-            save = _Checkpoint(checkpoint, chains, _fingerprint(objective, kept, n_chains), seed)
+            most = most_draws(chains[number].state, memory, n_chains)
+            chains[number] = chains[number].thinned(most)
+            watch = _Watch(posterior, held, number, began, trace, callback, chains[number])
             try:
-                stopped = extend(
-                    chain,
-                    posterior,
-                    n_sweeps,
-                    lambda sweep, number=number: random_stream(seed, 2, number, sweep),
-                    lambda state: _chances(posterior.proba(state, pairs), pairs.label),
-                    most_draws(chain.state, memory, n_chains),
-                    lambda chain, watch=watch, save=save: watch(chain) or save(),
-                )
+                while chains[number].n_sweeps < n_sweeps:
+                    rng = random_stream(seed, 2, number, chains[number].n_sweeps)
+                    chains[number] = chains[number].advanced(posterior, rng, watched, most)
+                    if watch(chains[number]):
+                        break
+                    save()
             finally:
                 # What a chain has done is not lost when a sweep is interrupted.
                 save(now=True)
             if watch.told_to_stop:
                 break
-    return *_summary(chains, held is not None and stopped and not watch.told_to_stop, watch.told_to_stop), trace
+    return *_summary(chains, watch.told_to_stop), trace
 
 
-def _check(objective: Objective) -> None:
+def _check(objective: Objective, checkpoint: str | os.PathLike[str] | None, held_out: float | None) -> None:
+    """Refuse what cannot be sampled, or kept, before anything is."""
+    if checkpoint is not None and held_out is not None:
+        raise InputError(
+            "checkpoint does not go with early_stopping=True, whose running averages it does not hold: expected one of "
+            "them. Leave one out."
+        )
+    if checkpoint is not None and (Path(checkpoint).is_dir() or not Path(checkpoint).resolve().parent.is_dir()):
+        raise InputError(
+            f"checkpoint={os.fspath(checkpoint)!r} is no place for a file: expected one in a folder that exists."
+        )
     if not objective.loss.likelihood:
         raise InputError(
             f"solver='{SAMPLER}' samples a posterior, and {objective.loss!r} is no likelihood: expected loss='log'."
@@ -144,7 +161,7 @@ def _check(objective: Objective) -> None:
         )
 
 
-def _summary(chains: list[Chain], early: bool, told: bool) -> "tuple[Training, list[State], Diagnostics]":
+def _summary(chains: list[Chain], told: bool) -> "tuple[Training, list[State], Diagnostics]":
     """What is read off chains: the draws after they have settled, and how well these are mixed."""
     n = min(chain.n_sweeps for chain in chains)
     burn_in = max(settled_after(np.array(chain.losses[:n])) for chain in chains)
@@ -160,12 +177,18 @@ def _summary(chains: list[Chain], early: bool, told: bool) -> "tuple[Training, l
     )
     loss = float(np.mean([chain.losses[burn_in:n] for chain in chains]))
     complaint = None
-    if found.worst > MIXED and not told:
+    if not enough:
+        complaint = f"{n} sweeps are too few to tell whether chains have mixed: expected some hundred. Raise max_iter."
+    elif found.acceptance < STUCK:
+        complaint = f"The chains hardly moved: {found.acceptance:.1%} of the draws were accepted. Raise max_iter."
+    elif found.worst > MIXED:
         complaint = (
             f"The chains have not mixed after {n} sweeps: a tenth of the watched predictions have an R-hat above "
             f"{found.worst:.2f}, expected at most {MIXED}. Raise max_iter."
         )
-    ended: Any = "monitor" if told else "tolerance" if complaint is None else "limit"
+    if told:
+        complaint = None
+    ended: Ended = "monitor" if told else "tolerance" if complaint is None else "limit"
     training = Training(chains[-1].state.theta, loss, math.nan, SAMPLER, n, ended, None, complaint)
     return training, draws, found
 
@@ -267,14 +290,12 @@ class _Checkpoint:
         return False
 
 
-def _resumed(
-    path: str | os.PathLike[str] | None, objective: Objective, dyads: Dyads, n_chains: int, seed: int
-) -> tuple[list[Chain], int]:
+def _resumed(path: str | os.PathLike[str] | None, fingerprint: str, seed: int) -> tuple[list[Chain], int]:
     """The chains of a checkpoint that is there, and their seed; none, and the given seed, otherwise."""
     if path is None or not Path(path).exists():
         return [], seed
     arrays, about = artifact.read_chains(path)
-    if about["fingerprint"] != _fingerprint(objective, dyads, n_chains):
+    if about["fingerprint"] != fingerprint:
         raise InputError(
             f"The checkpoint {path} is of other data or another model: expected that of this fit. Give another path, "
             "or delete it to begin anew."
@@ -284,22 +305,22 @@ def _resumed(
         mine = {name.split("_", 1)[1]: part for name, part in arrays.items() if name.startswith(f"chain{number}_")}
         drawn = {name.removeprefix("draws_"): part for name, part in mine.items() if name.startswith("draws_")}
         sweeps = mine["sweeps"].tolist()
-        draws = [State.of({name: part[i] for name, part in drawn.items()}) for i in range(len(sweeps))]
+        states = (State.of({name: part[i] for name, part in drawn.items()}) for i in range(len(sweeps)))
+        draws = tuple(zip(sweeps, states, strict=True))
         state = State.of({name: part for name, part in mine.items() if not name.startswith("draws_")})
-        losses, accepted = mine["losses"].tolist(), mine["accepted"].tolist()
-        chains.append(
-            Chain(state, losses, accepted, list(mine["watched"]), list(zip(sweeps, draws, strict=True)), every)
-        )
+        losses, accepted = tuple(mine["losses"].tolist()), tuple(mine["accepted"].tolist())
+        chains.append(Chain(state, losses, accepted, tuple(mine["watched"]), draws, every))
     return chains, int(about["seed"])
 
 
-def _fingerprint(objective: Objective, dyads: Dyads, n_chains: int) -> str:
+def _fingerprint(objective: Objective, dyads: Dyads, n_chains: int, values: Array | None) -> str:
     """Tells data and models apart: a chain may only go on with its own."""
     digest = hashlib.sha256(repr((objective.layout, objective.loss, n_chains, dyads.n_rows, dyads.n_cols)).encode())
     side = [
         part for matrix in dyads.side if matrix is not None for part in (matrix.data, matrix.indices, matrix.indptr)
     ]
-    for part in (dyads.row, dyads.col, dyads.label, dyads.weight, dyads.relation, *side):
+    centre = objective.penalty.shared_centre
+    for part in (dyads.row, dyads.col, dyads.label, dyads.weight, dyads.relation, values, centre, *side):
         if part is not None:
             digest.update(np.ascontiguousarray(part).tobytes())
     return digest.hexdigest()

@@ -1,5 +1,6 @@
 """How sure probabilities are: what draws from the posterior say of them."""
 
+import numbers
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,15 +20,15 @@ CELLS = 2**24
 def sample_proba(fitted: Fitted, n: int | None, codes: list[Codes], features: Any, n_jobs: int | None) -> Array:
     """The probabilities (n, n_dyads, n_labels) of dyads under `n` draws, evenly taken from those kept; None is all.
 
-    An entity without labels is one draw from its prior, another one in each.
+    Entities without labels are one draw from their prior, another one in each.
     """
     if not fitted.is_posterior:
         raise InputError("The model is a point estimate, which has no uncertainty: expected one of solver='gibbs'.")
     models = fitted.every
     n = len(models) if n is None else n
-    if not 1 <= n <= len(models):
+    if not isinstance(n, numbers.Integral) or not 1 <= n <= len(models):
         raise InputError(f"n={n!r} draws are not possible: expected 1 to {len(models)}, as many as were kept.")
-    chosen = np.linspace(0, len(models) - 1, n).round().astype(np.int64)
+    chosen = np.linspace(0, len(models) - 1, int(n)).round().astype(np.int64)
     drawn = [
         fitted.proba(scores(models[i].one_draw(), *codes, features=features, n_jobs=n_jobs)) for i in chosen.tolist()
     ]
@@ -36,9 +37,9 @@ def sample_proba(fitted: Fitted, n: int | None, codes: list[Codes], features: An
 
 def interval(fitted: Fitted, level: float, codes: list[Codes], features: Any, n_jobs: int | None) -> Array:
     """The bounds (n_dyads, n_labels, 2) between which each probability lies with the posterior probability `level`."""
-    if not (isinstance(level, float | int) and 0 < level < 1):
+    if not (isinstance(level, numbers.Real) and 0 < level < 1):
         raise InputError(f"level={level!r} is not possible: expected a number between 0 and 1.")
-    tails = (1 - level) / 2, (1 + level) / 2
+    tails = (1 - float(level)) / 2, (1 + float(level)) / 2
     found = [
         np.moveaxis(np.quantile(sample_proba(fitted, None, part, lines, n_jobs), tails, axis=0), 0, -1)
         for part, lines in _cut(codes, features, max(1, CELLS // (len(fitted.every) * len(fitted.classes))))

@@ -191,17 +191,19 @@ def test_weights_act_as_repetition():
     np.testing.assert_allclose(*found, rtol=1e-6, atol=1e-8)
 
 
-def test_an_entity_without_dyads_is_left_alone_and_says_nothing_about_the_prior():
+def test_an_entity_without_dyads_is_drawn_from_the_prior_and_says_nothing_about_it():
     structure = Bilinear(2, 0, 1, False, 1)
-    dyads = replace(make_dyads(20, 4, 3, n_labels=2), n_rows=6)
+    dyads = replace(make_dyads(20, 4, 3, n_labels=2), n_rows=3000)
     objective = make_objective(structure, Log(), dyads)
     theta = np.zeros(objective.layout.size)
     objective.layout.blocks(theta).row[4:] = 1e6
     with Host(objective, dyads) as host:
         problem = Posterior(host)
         state, _ = problem.sweep(problem.start(theta, np.random.default_rng(0)), np.random.default_rng(0))
-    assert (objective.layout.blocks(state.theta).row[4:] == 1e6).all()
-    assert np.abs(state.priors[0].mean).max() < 1e3
+    drawn, learnt = objective.layout.blocks(state.theta).row[4:], state.priors[0]
+    deviation = np.sqrt(np.diag(np.linalg.inv(learnt.precision)))
+    np.testing.assert_allclose(drawn.mean(axis=0), learnt.mean, atol=0.1 * deviation.max())
+    np.testing.assert_allclose(drawn.std(axis=0), deviation, rtol=0.1)
 
 
 def test_blocks_are_drawn_in_parts_of_whole_labels(monkeypatch):

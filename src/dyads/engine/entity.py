@@ -11,8 +11,8 @@ loss f is convex; a self-link's score is quadratic in its node's block, and ther
 
 Or, f being minus a log density, x is drawn from it: proposed from the Gaussian at the mode m, x' ~ N(m, M^-1), and
 accepted with the chance min(1, exp(f(x) - f(x') + 1/2 |x' - m|^2_M - 1/2 |x - m|^2_M)) of Metropolis and Hastings. That
-is exact whatever the proposal, as long as it does not depend on x: m is found to within a small part of a standard
-deviation, so that it does not matter where the search for it begins.
+is exact whatever the proposal, as long as it does not depend on x. The search for m begins at x, and ends within a
+small part of a standard deviation of it (`NEAR_MODE`): what is left of x in m and M is of the second order of that.
 """
 
 import math
@@ -82,7 +82,7 @@ class Subproblems(NamedTuple):
     Attributes
     ----------
     specs : structure and loss
-    which : ROW, COL, NODE or SHARED
+    which : ROW, COL, NODE, SHARED or FEATURE
     blocks : effective blocks of all rows and columns, and the shared ones
     dyads, first_scores : what is summed over, and what the scores begin at, or None
     grouped : which dyads each entity has
@@ -227,7 +227,10 @@ def draw_entities(problems: Subproblems, tasks: Sequence[tuple[int, int]], rng: 
 
 
 def draw_alone(problems: Subproblems, tasks: Sequence[tuple[int, int]], rng: np.random.Generator, run: Any) -> bool:
-    """Draw the one shared block there is, in place, its dyads summed in `tasks`; returns whether it was accepted."""
+    """Draw the one shared block there is, in place; returns whether it was accepted.
+
+    What `draw_pass` does for an entity, but with the sums over dyads cut into `tasks`: here there is one entity alone.
+    """
     (block,), (centre,), size = problems.table, problems.prior.centre, problems.table.shape[1]
     (whole,) = problems.parts(size)
 
@@ -259,13 +262,13 @@ def draw_alone(problems: Subproblems, tasks: Sequence[tuple[int, int]], rng: np.
         step = np.linalg.solve(root, np.linalg.solve(root.T, gradient))
         promised = float(gradient @ step)
         if promised <= NEAR_MODE:
+            mode = mode - step
             break
         length = 1.0
         while (trial := curvature_at(mode - length * step))[0] > value - 1e-4 * length * promised and length > 1e-12:
             length *= 0.5
         mode = mode - length * step
         value, gradient, root = trial
-    mode = mode - step
     noise = rng.standard_normal(size)
     new = mode + np.linalg.solve(root, noise)
     away = root @ (block - mode)
@@ -330,7 +333,7 @@ def draw_pass(  # type: ignore[no-untyped-def]
             away = d[0] * 0
             for j in range(k, d.size):
                 away += M[k, j] * (X[e, entry[j]] - mode[entry[j]])
-            d[k] = noise[e, entry[k]]
+            d[k] = noise[e, entry[k]] if active[entry[k]] else away
             gain += 0.5 * (d[k] * d[k] - away * away)
         solve_upper(M, d)
         for k in range(x.size):

@@ -113,6 +113,8 @@ class Posterior:
             problems = turns.problems(SHARED)._replace(prior=self._shared_prior())
             draw_alone(problems, even_tasks(len(turns.dyads)), rng, self.host.threads.map)
         precision = self._draw_side(turns, theta, priors, state.side_precision, rng)
+        for kind, learnt in zip(self.kinds, priors, strict=True):
+            self._draw_unlabelled(turns, kind, learnt, rng)
         turns.land()
         moved = np.concatenate(accepted)
         return State(theta, tuple(priors), precision), float(moved.mean()) if len(moved) else 1.0
@@ -133,6 +135,14 @@ class Posterior:
     def _labelled(self, turns: Turns, kind: int) -> Array:
         """Which entities have dyads."""
         return np.diff(turns.grouped(kind).start) > 0
+
+    def _draw_unlabelled(self, turns: Turns, kind: int, learnt: Learnt, rng: np.random.Generator) -> None:
+        """Draw the blocks of entities without dyads, of which nothing but the prior is known."""
+        without = np.flatnonzero(~self._labelled(turns, kind))
+        if len(without):
+            root = np.linalg.cholesky(learnt.precision)
+            noise = np.linalg.solve(root.T, rng.standard_normal((len(learnt.mean), len(without)))).T
+            turns.blocks[PLACE[kind]][without] = turns.shift[PLACE[kind]][without] + learnt.mean + noise
 
     def _shared_prior(self) -> Prior:
         """The prior of what all dyads of one relation share."""

@@ -275,9 +275,10 @@ class Fitted:
         return replace(self, rows=rows, cols=cols)
 
     def one_draw(self) -> "Fitted":
-        """The same drawn model, in which an entity without labels is one draw from its prior."""
-        rows, cols = (replace(entities, spread=entities.spread[:1]) for entities in (self.rows, self.cols))
-        return replace(self, rows=rows, cols=cols)
+        """The same drawn model, in which all rows without labels are one draw from their prior, and columns another."""
+        # With one id set both spreads are one table: two new nodes are the two ends of it.
+        rows = replace(self.rows, spread=self.rows.spread[:1])
+        return replace(self, rows=rows, cols=replace(self.cols, spread=self.cols.spread[-1:]))
 
     def feature_names(self, side: str) -> list[str]:
         """Name the features of rows, columns or dyads."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,9 +23,9 @@ class Problem(Protocol):
     def loss(self, state: Any) -> float: ...
 
 
-@dataclass
+@dataclass(frozen=True)
 class Chain:
-    """One chain as it grows: where it is, and what is kept of its way.
+    """One chain so far: where it is, and what is kept of its way.
 
     Attributes
     ----------
@@ -36,48 +36,38 @@ class Chain:
     """
 
     state: Any
-    losses: list[float] = field(default_factory=list)
-    accepted: list[float] = field(default_factory=list)
-    watched: list[Array] = field(default_factory=list)
-    draws: list[tuple[int, Any]] = field(default_factory=list)
+    losses: tuple[float, ...] = ()
+    accepted: tuple[float, ...] = ()
+    watched: tuple[Array, ...] = ()
+    draws: tuple[tuple[int, Any], ...] = ()
     every: int = 1
 
     @property
     def n_sweeps(self) -> int:
         return len(self.losses)
 
-    def keep(self, most: int) -> None:
-        """Keep the state if its turn has come; above `most` draws, every other one is dropped from then on."""
-        if self.n_sweeps % self.every == 0:
-            self.draws.append((self.n_sweeps, self.state.rounded()))
-        while len(self.draws) > most:
-            self.every *= 2
-            self.draws = [draw for draw in self.draws if draw[0] % self.every == 0]
+    def advanced(
+        self, problem: Problem, rng: np.random.Generator, watch: Callable[[Any], Array], most_draws: int
+    ) -> "Chain":
+        """The chain after one more sweep, with the random numbers of `rng`.
 
+        It is another one, so that a sweep that is interrupted leaves the chain as it was before. With random numbers
+        that depend on the number of the sweep alone, a chain that is stopped and goes on is, bit for bit, the one that
+        was never stopped.
+        """
+        state, accepted = problem.sweep(self.state, rng)
+        n = self.n_sweeps + 1
+        draws = (*self.draws, (n, state.rounded())) if n % self.every == 0 else self.draws
+        losses, moved = (*self.losses, problem.loss(state)), (*self.accepted, accepted)
+        return Chain(state, losses, moved, (*self.watched, watch(state)), draws, self.every).thinned(most_draws)
 
-def extend(
-    chain: Chain,
-    problem: Problem,
-    n_sweeps: int,
-    stream: Callable[[int], np.random.Generator],
-    watch: Callable[[Any], Array],
-    most_draws: int,
-    monitor: Callable[[Chain], bool],
-) -> bool:
-    """Let a chain go on until it has made `n_sweeps`; returns whether the monitor ended it before.
-
-    Sweep number i takes its random numbers from `stream(i)`, so that a chain that is stopped and goes on is, bit for
-    bit, the one that was never stopped. `most_draws` are kept.
-    """
-    while chain.n_sweeps < n_sweeps:
-        chain.state, accepted = problem.sweep(chain.state, stream(chain.n_sweeps))
-        chain.losses.append(problem.loss(chain.state))
-        chain.accepted.append(accepted)
-        chain.watched.append(watch(chain.state))
-        chain.keep(most_draws)
-        if monitor(chain):
-            return True
-    return False
+    def thinned(self, most_draws: int) -> "Chain":
+        """The chain with at most so many draws: every other one is dropped, from then on."""
+        every, draws = self.every, self.draws
+        while len(draws) > most_draws:
+            every *= 2
+            draws = tuple(draw for draw in draws if draw[0] % every == 0)
+        return replace(self, draws=draws, every=every)
 
 
 def most_draws(state: Any, memory: float, n_chains: int) -> int:
