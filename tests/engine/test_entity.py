@@ -51,7 +51,7 @@ def test_sweeps_never_raise_the_objective_and_end_where_its_gradient_vanishes(st
 
 @pytest.mark.parametrize("structure", [STRUCTURES[0], STRUCTURES[4]], ids=repr)
 def test_any_number_of_threads_gives_the_same_sweep(structure, monkeypatch):
-    monkeypatch.setattr(host, "CHUNK", 16)
+    monkeypatch.setattr(host, "ENTITY_CHUNK", 16)
     dyads = make_dyads(n=300, n_rows=40, n_cols=30, one_set=structure.one_set)
     objective = make_objective(structure, Log(), dyads)
     found = []

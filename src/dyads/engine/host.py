@@ -41,6 +41,9 @@ MAX_GROUPS = 32
 SHARED_BATCH = 64
 """Dyads after which SGD moves the shared block."""
 
+ENTITY_CHUNK = 2048
+"""Dyads per task of a pass that solves for entities, or draws them: these take longer than sums."""
+
 ROUNDS = 200
 """Most rounds over new rows and new columns that share dyads when both are folded in."""
 
@@ -526,7 +529,7 @@ class Turns:
     def tasks(self, which: int) -> list[tuple[int, int]]:
         """Ranges of entities of a kind, that together are all of them."""
         if which in (ROW, COL):
-            return self.owners.row_tasks if which == ROW else self.owners.col_tasks
+            return _owner_tasks(self.grouped(which).start, ENTITY_CHUNK)
         n = len(self.blocks[PLACE[which]])
         return [(0, n)] if which == NODE else [(t, t + 1) for t in range(n)]
 
@@ -646,7 +649,7 @@ class _ByOwner:
         dyads = dyads.take(by_row.order)
         by_row = Grouped(by_row.start, np.arange(len(dyads)))
         by_col = Grouped.by(dyads.col, dyads.n_cols)
-        return cls(dyads, by_row, by_col, _owner_tasks(by_row.start), _owner_tasks(by_col.start))
+        return cls(dyads, by_row, by_col, _owner_tasks(by_row.start, CHUNK), _owner_tasks(by_col.start, CHUNK))
 
     @cached_property
     def by_node(self) -> Grouped:
@@ -700,9 +703,9 @@ def _deal(counts: Array, n_groups: int) -> Array:
     return group
 
 
-def _owner_tasks(start: Array) -> list[tuple[int, int]]:
-    """Cut owners into runs of about CHUNK dyads."""
-    n_tasks = max(1, int(start[-1]) // CHUNK)
+def _owner_tasks(start: Array, size: int) -> list[tuple[int, int]]:
+    """Cut owners into runs of about `size` dyads."""
+    n_tasks = max(1, int(start[-1]) // size)
     cuts = np.searchsorted(start, np.linspace(0, start[-1], n_tasks + 1)[1:-1])
     bounds = np.unique(np.concatenate([[0], cuts, [len(start) - 1]]))
     return [(int(first), int(last)) for first, last in pairwise(bounds)]
