@@ -12,7 +12,7 @@ demo: $(VENV)/.installed
 	$(BIN)/dyads demo
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest --numprocesses 2
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -14,7 +14,10 @@ from test_coldstart import ITEMS, USERS, X, Y
 STARS = 1 + np.searchsorted(["maybe", "no", "yes"], Y)
 FAST = {"rank": 2, "solver": "gibbs", "max_iter": 30, "random_state": 0}
 
-pytestmark = pytest.mark.filterwarnings("ignore::dyads.errors.NotConvergedWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::dyads.errors.NotConvergedWarning"),
+    pytest.mark.xdist_group("posterior"),  # so that its kernels are compiled by one worker
+]
 
 
 @pytest.fixture(scope="module")

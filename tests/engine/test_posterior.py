@@ -22,6 +22,8 @@ from dyads.model.prior import MEAN_COUNT, SIDE_RATE, SIDE_SHAPE, Learnt
 from dyads.model.structure import Bilinear, Diagonal, Directed, Stereotype
 from problems import learnt_from_prior, make_dyads, make_objective
 
+pytestmark = pytest.mark.xdist_group("posterior")
+
 
 @pytest.fixture(autouse=True)
 def _one_thread_for_blas():
