@@ -258,12 +258,8 @@ class Hinge(NamedTuple):
         for i in range(self.thresholds.size):
             side = 1 if self.values[label] > self.thresholds[i] else -1
             z = side * (mean - self.thresholds[i]) / self.margins[i]
-            if z <= 0:
-                value += 0.5 - z
-                slope -= side / self.margins[i]
-            elif z < 1:
-                value += (1 - z) * (1 - z) / 2
-                slope -= (1 - z) * side / self.margins[i]
+            value += _hinge(z)
+            slope += side * _hinge_slope(z) / self.margins[i]
         for y in range(s.size):
             g[y] *= slope
         return float(value)
@@ -278,6 +274,52 @@ class Hinge(NamedTuple):
         return evaluate(self, label, s, g)
 
 
+class AllThreshold(NamedTuple):
+    """The all-threshold hinge of maximum-margin matrix factorisation itself. Rennie & Srebro 2005.
+
+        value = sum_{l >= 1} hinge(t_l s_l),    t_l = 1 if label >= l, else -1,
+
+    where s_l is the score of lying at or above label l, and s_0, the pinned base's, is no score. There are no
+    probabilities: this loss is that of `dyads.baselines.MMMF`, and no estimator's `loss`.
+    """
+
+    @property
+    def ordered(self) -> bool:
+        return True
+
+    @property
+    def smooth(self) -> bool:
+        return True
+
+    @property
+    def likelihood(self) -> bool:
+        return False
+
+    def bind(self, values: Array) -> "AllThreshold":
+        return self
+
+    def decide(self, proba: Array, values: Array) -> Array:
+        raise NotImplementedError("MMMF has no probabilities.")
+
+    def evaluate(self, label: int, s: Array, g: Array) -> float:
+        value = s[0] * 0
+        g[0] = 0
+        for y in range(1, s.size):
+            side = 1 if label >= y else -1
+            value += _hinge(side * s[y])
+            g[y] = side * _hinge_slope(side * s[y])
+        return float(value)
+
+    def curvature(self, label: int, s: Array, g: Array, C: Array) -> float:
+        # One wherever the hinge bends, or is still to be climbed: never less than the second derivative.
+        for y in range(s.size):
+            for z in range(s.size):
+                C[y, z] = 0
+            if y > 0 and s[y] * (1 if label >= y else -1) < 1:
+                C[y, y] = 1
+        return evaluate(self, label, s, g)
+
+
 def evaluate(spec: Loss, label: int, s: Array, g: Array) -> float:
     """Return the loss of one dyad and write g = d value / d s; s, g : (n_labels,)."""
     return spec.evaluate(label, s, g)
@@ -286,6 +328,20 @@ def evaluate(spec: Loss, label: int, s: Array, g: Array) -> float:
 def curvature(spec: Loss, label: int, s: Array, g: Array, C: Array) -> float:
     """Evaluate, and write the curvature C (n_labels, n_labels) of the loss of one dyad in its scores too."""
     return spec.curvature(label, s, g, C)
+
+
+def _hinge(z: Any) -> Any:
+    """The smooth hinge: 1/2 - z below zero, (1 - z)^2 / 2 up to one, and zero above."""
+    if z <= 0:
+        return 0.5 - z
+    return (1 - z) * (1 - z) / 2 if z < 1 else z * 0
+
+
+def _hinge_slope(z: Any) -> Any:
+    """d / d z of the smooth hinge."""
+    if z <= 0:
+        return z * 0 - 1
+    return z - 1 if z < 1 else z * 0
 
 
 def _softmax(s: Array, p: Array) -> Any:
@@ -383,5 +439,15 @@ LOSSES: dict[str, Any] = {
     "hinge": Hinge,
 }
 
-COMPOSED = (_softmax, _mean_derivative, expected, add_probabilities, log_mean, _softmax_slope, _outer)
+COMPOSED = (
+    _hinge,
+    _hinge_slope,
+    _softmax,
+    _mean_derivative,
+    expected,
+    add_probabilities,
+    log_mean,
+    _softmax_slope,
+    _outer,
+)
 DISPATCHED = (evaluate, curvature)

@@ -1,0 +1,137 @@
+"""Rivals made of the same parts: maximum-margin matrix factorisation, which the paper runs itself."""
+
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from dyads.data.labels import numeric_values, read_labels, values_of
+from dyads.data.observations import read_dyads, read_observations
+from dyads.engine.scoring import block_scores
+from dyads.engine.threads import Threads
+from dyads.errors import InputError
+from dyads.metrics import mean_absolute_error
+from dyads.model.loss import AllThreshold
+from dyads.model.objective import Objective
+from dyads.model.parameters import Layout
+from dyads.model.penalty import L2, Counts
+from dyads.model.structure import Stereotype
+from dyads.solve import Options
+from dyads.training import train
+
+Array = np.ndarray[Any, Any]
+
+
+class MMMF(ClassifierMixin, BaseEstimator):
+    """Fast maximum-margin matrix factorisation for ordered labels (Rennie & Srebro 2005).
+
+        s_rcl = u_r . v_c - theta_rl,    minimise  sum_i w_i sum_l hinge(t_il s_il) + l2 / 2 (|U|_F^2 + |V|_F^2)
+
+    with a threshold theta_rl of each row between each two neighbouring labels, t_il = 1 if label i lies above it and -1
+    if below, and the smooth hinge; the Frobenius norms of the factors bound the trace norm of U V^T. Predicted is the
+    label with as many thresholds below it as there are positive scores. No probabilities, and labels by their order
+    alone. Rows' thresholds differ from common ones, which are free, by what `l2_bias` lets them. An id without labels
+    has no latent weights, and a row without labels the common thresholds.
+
+    In our terms: shared latent weights (`Stereotype`) that every label above the lowest weighs by one, biases of rows
+    alone, and the loss `AllThreshold`; data layer, kernels and solvers are those of LFL.
+
+    Parameters
+    ----------
+    rank, l2, solver, max_iter, tol, n_jobs, random_state : as of `LFLOrdinal`
+    l2_bias : float, default 0.1
+        Strength that holds a row's thresholds near the common ones.
+
+    Attributes
+    ----------
+    classes_ : labels, sorted
+    objective_, n_iter_, solver_ : how the fit went
+    """
+
+    def __init__(
+        self,
+        rank: int = 5,
+        *,
+        l2: float = 1.0,
+        l2_bias: float = 0.1,
+        solver: str = "auto",
+        max_iter: int | None = None,
+        tol: float | None = None,
+        n_jobs: int | None = -1,
+        random_state: Any = None,
+    ) -> None:
+        self.rank = rank
+        self.l2 = l2
+        self.l2_bias = l2_bias
+        self.solver = solver
+        self.max_iter = max_iter
+        self.tol = tol
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit the model to labelled dyads: a table of row ids and column ids, and their labels."""
+        seen = read_observations(X, y, sample_weight)
+        if any(seen.dyads.side.widths):
+            raise InputError(
+                "X has further columns, and MMMF knows no features: expected row ids and column ids alone."
+            )
+        structure = Stereotype(len(seen.classes), 0, 1, False, int(self.rank), 1)
+        layout, counts = Layout(structure, len(seen.rows), len(seen.cols)), Counts.of(seen.dyads, False)
+        strengths = dict.fromkeys(("row_factors", "col_factors"), float(self.l2)) | {"row_bias": float(self.l2_bias)}
+        penalty = L2.of(layout, strengths, "none", counts, np.zeros(layout.size))
+        free = np.ones(layout.size, np.bool_)
+        for name in ("col_bias", "phi"):
+            layout.named(free)[name][:] = False
+        found, _ = train(
+            Objective(layout, AllThreshold(), penalty, free),
+            seen.dyads,
+            values=numeric_values(seen.classes),
+            solver=self.solver,
+            options=Options(
+                self.max_iter, self.tol, seed=int(check_random_state(self.random_state).randint(2**31 - 1))
+            ),
+            start=lambda theta: _start(layout, theta, seen.dyads.label_counts),
+            n_jobs=self.n_jobs,
+        )
+        self.classes_ = seen.classes
+        self.objective_, self.n_iter_, self.solver_ = found.objective, found.n_iter, found.solver
+        self._seen, self._layout, self._theta = seen, layout, found.theta
+        return self
+
+    def decision_function(self, X: Any) -> Array:
+        """The scores u . v - theta of lying above each threshold (n, n_labels - 1)."""
+        check_is_fitted(self)
+        codes, _ = read_dyads(X, [self._seen.rows, self._seen.cols], self._seen.columns)
+        blocks = self._layout.blocks(self._theta.astype(np.float64))
+        # The code -1 finds the last line, which is zero: an id without labels.
+        known = blocks._replace(
+            **{side: np.vstack([getattr(blocks, side), 0 * blocks.row[:1]]) for side in ("row", "col")}
+        )
+        row, col = (np.where(column < 0, len(block) - 1, column) for column, block in zip(codes, known, strict=False))
+        threads = Threads(self.n_jobs)
+        try:
+            start = np.zeros((len(row), len(self.classes_)))
+            return block_scores(self._layout.structure, known, row, col, None, start, threads)[:, 1:]
+        finally:
+            threads.close()
+
+    def predict(self, X: Any) -> Array:
+        """The label with as many thresholds below it as scores are positive (n,)."""
+        return np.asarray(self.classes_[(self.decision_function(X) > 0).sum(axis=1)])
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Minus the mean absolute error of `predict`: greater is better."""
+        truth, predicted = (values_of(labels, self.classes_) for labels in (read_labels(y), self.predict(X)))
+        return -mean_absolute_error(truth, predicted, sample_weight)
+
+
+def _start(layout: Layout, theta: Array, label_counts: Array) -> Array:
+    """Where a fit begins: every label weighs the latent weights by one, common thresholds are between -1 and 1."""
+    named = layout.named(theta)
+    named["phi"][:] = 1
+    above = 1 - np.cumsum(label_counts)[:-1] / label_counts.sum()
+    named["label_bias"][:] = 2 * above - 1
+    return theta

@@ -1,0 +1,81 @@
+"""MMMF, the rival the paper runs."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy.optimize import minimize
+
+from dyads.baselines import MMMF
+from dyads.errors import InputError
+from dyads.model.loss import AllThreshold
+from problems import central_difference
+
+
+@pytest.mark.parametrize("label", range(4))
+def test_the_loss_has_its_derivative_and_a_curvature_above_it(label):
+    loss, rng = AllThreshold(), np.random.default_rng(label)
+    for _ in range(20):
+        s, g, C = rng.normal(size=4), np.empty(4), np.empty((4, 4))
+        value = loss.curvature(label, s, g, C)
+        expected = central_difference(lambda point: loss.evaluate(label, point, np.empty(4)), s)
+        np.testing.assert_allclose(g, expected, atol=1e-6)
+        assert value == pytest.approx(sum(hinge((1 if label >= y else -1) * s[y]) for y in range(1, 4)))
+        slope = lambda point: np.array([loss.evaluate(label, point, out := np.empty(4)) * 0 + out])[0]  # noqa: E731
+        bend = np.array([(slope(s + 1e-6 * e) - slope(s - 1e-6 * e)) @ e / 2e-6 for e in np.eye(4)])
+        assert (np.diag(C) >= bend - 1e-6).all()
+        assert np.count_nonzero(C - np.diag(np.diag(C))) == 0
+
+
+def hinge(z):
+    return 0.5 - z if z <= 0 else (1 - z) ** 2 / 2 if z < 1 else 0.0
+
+
+def test_it_minimises_what_it_says():
+    """Beside the objective written out in NumPy, and minimised by SciPy."""
+    rng = np.random.default_rng(0)
+    X = np.array([(r, c) for r in range(8) for c in range(6) if rng.random() < 0.8])
+    y = rng.integers(1, 5, len(X))
+    model = MMMF(rank=2, l2=0.5, l2_bias=0.3, solver="lbfgs", tol=1e-12, max_iter=5000, random_state=0).fit(X, y)
+
+    def objective(flat):
+        U, V = flat[:16].reshape(8, 2), flat[16:28].reshape(6, 2)
+        own, common = flat[28:52].reshape(8, 3), flat[52:]
+        total = 0.25 * ((U**2).sum() + (V**2).sum()) + 0.15 * (own**2).sum()
+        for (r, c), label in zip(X, y, strict=True):
+            for threshold in range(3):
+                score = U[r] @ V[c] + own[r, threshold] + common[threshold]
+                total += hinge((1 if label - 1 > threshold else -1) * score)
+        return total
+
+    named = model._layout.named(model._theta)
+    order = [model._seen.rows.encode(pa.array(range(8))), model._seen.cols.encode(pa.array(range(6)))]
+    found = np.concatenate(
+        [
+            named["row_factors"][order[0]].ravel(),
+            named["col_factors"][order[1]].ravel(),
+            named["row_bias"][order[0]].ravel(),
+            named["label_bias"].ravel(),
+        ]
+    )
+    assert model.objective_ == pytest.approx(objective(found), rel=1e-9)
+    assert minimize(objective, found).fun == pytest.approx(model.objective_, rel=1e-5), "no step lowers it"
+
+
+def test_it_finds_ordered_structure_and_predicts_labels():
+    rng = np.random.default_rng(1)
+    u, v, bias = rng.normal(size=(60, 2)), rng.normal(size=(50, 2)), rng.normal(size=60)
+    X = np.array([(r, c) for r in range(60) for c in range(50)])
+    score = (u[X[:, 0]] * v[X[:, 1]]).sum(axis=1) + bias[X[:, 0]]
+    y = 1 + np.searchsorted([-1.5, -0.5, 0.5, 1.5], score)
+    train = rng.random(len(X)) < 0.6
+    model = MMMF(rank=2, l2=0.3, random_state=0).fit(X[train], y[train])
+    assert -model.score(X[~train], y[~train]) < 0.25
+    assert set(model.predict(X)) <= {1, 2, 3, 4, 5}
+    assert model.predict([(999, 0), (0, 999), (999, 999)]).shape == (3,)
+    again = MMMF(rank=2, l2=0.3, random_state=0, n_jobs=1).fit(X[train], y[train])
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+
+
+def test_further_columns_are_refused():
+    with pytest.raises(InputError, match="no features"):
+        MMMF().fit([("a", "b", 1.0), ("a", "c", 2.0)], [1, 2])
