@@ -120,7 +120,8 @@ class MMMF(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> Array:
         """The label with as many thresholds below it as scores are positive (n,)."""
-        return np.asarray(self.classes_[(self.decision_function(X) > 0).sum(axis=1)])
+        scores = self.decision_function(X)
+        return np.asarray(self.classes_[AllThreshold().decide(scores, numeric_values(self.classes_))])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Minus the mean absolute error of `predict`: greater is better."""

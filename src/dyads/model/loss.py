@@ -299,7 +299,8 @@ class AllThreshold(NamedTuple):
         return self
 
     def decide(self, proba: Array, values: Array) -> Array:
-        raise NotImplementedError("MMMF has no probabilities.")
+        """The code of the label above as many thresholds as scores (n, n_labels - 1), the `proba`, are positive."""
+        return np.asarray((proba > 0).sum(axis=1))
 
     def evaluate(self, label: int, s: Array, g: Array) -> float:
         value = s[0] * 0

@@ -117,11 +117,10 @@ class Bilinear(NamedTuple):
         _own_label(self, first, E)
 
     def latent_partner_row(self, b: Array, v: Array) -> None:
-        for k in range(latent_start(self), b.size):
-            v[k] += b[k]
+        _same_place(self, b, v)
 
     def latent_partner_col(self, a: Array, v: Array) -> None:
-        latent_partner_row(self, a, v)
+        _same_place(self, a, v)
 
     def latent_partner_shared(self, a: Array, b: Array, v: Array) -> None:
         pass
@@ -199,11 +198,10 @@ class Stereotype(NamedTuple):
                 E[f + (f >= self.base), first + i] = h[n + f * self.n_bases + i]
 
     def latent_partner_row(self, b: Array, v: Array) -> None:
-        for k in range(latent_start(self), b.size):
-            v[k] += b[k]
+        _same_place(self, b, v)
 
     def latent_partner_col(self, a: Array, v: Array) -> None:
-        latent_partner_row(self, a, v)
+        _same_place(self, a, v)
 
     def latent_partner_shared(self, a: Array, b: Array, v: Array) -> None:
         n = free_labels(self)
@@ -282,11 +280,10 @@ class Diagonal(NamedTuple):
                 E[f + (f >= self.base), first + k] = h[n + f * self.rank + k]
 
     def latent_partner_row(self, b: Array, v: Array) -> None:
-        for k in range(latent_start(self), b.size):
-            v[k] += b[k]
+        _same_place(self, b, v)
 
     def latent_partner_col(self, a: Array, v: Array) -> None:
-        latent_partner_row(self, a, v)
+        _same_place(self, a, v)
 
     def latent_partner_shared(self, a: Array, b: Array, v: Array) -> None:
         start, n = latent_start(self), free_labels(self)
@@ -443,6 +440,12 @@ def _own_label(spec: Structure, first: int, E: Array) -> None:
         E[f + (f >= spec.base), first + f] = 1
 
 
+def _same_place(spec: Structure, other: Array, v: Array) -> None:
+    """v += the other's latent weights: each entry meets the one in its own place."""
+    for k in range(latent_start(spec), other.size):
+        v[k] += other[k]
+
+
 def _one_each(spec: Structure, start: int, v: Array) -> None:
     """v += 1 for the biases of all free labels from `start` on."""
     for f in range(free_labels(spec)):
@@ -551,7 +554,7 @@ STRUCTURES: dict[str, tuple[Any, bool]] = {
 
 COMPOSED = (
     free_labels, latent_start, score, pull_row, pull_col, pull_shared, _pull_bias, _basis,
-    label_weights, shared_label_weights, partner_row, partner_col, partner_shared, _own_label, _one_each,
+    label_weights, shared_label_weights, partner_row, partner_col, partner_shared, _own_label, _one_each, _same_place,
 )  # fmt: skip
 """Kernels written once for every structure; an engine compiles them as they are."""
 
