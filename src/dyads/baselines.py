@@ -1,17 +1,19 @@
-"""Rivals made of the same parts: maximum-margin matrix factorisation, which the paper runs itself."""
+"""What a model is compared with: maximum-margin matrix factorisation, which the paper runs itself, and simpler ones."""
 
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dyads.data.labels import numeric_values, read_labels, values_of
 from dyads.data.observations import read_dyads, read_observations
+from dyads.data.tables import named_values
 from dyads.engine.scoring import block_scores
 from dyads.engine.threads import Threads
-from dyads.errors import InputError
+from dyads.errors import InputError, unknown_name
+from dyads.estimators import LFLRelational
 from dyads.metrics import mean_absolute_error
 from dyads.model.loss import AllThreshold
 from dyads.model.objective import Objective
@@ -127,6 +129,136 @@ class MMMF(ClassifierMixin, BaseEstimator):
         """Minus the mean absolute error of `predict`: greater is better."""
         truth, predicted = (values_of(labels, self.classes_) for labels in (read_labels(y), self.predict(X)))
         return -mean_absolute_error(truth, predicted, sample_weight)
+
+
+class Marginals(ClassifierMixin, BaseEstimator):
+    """How often each label occurs, of all dyads or of those of the same row or column.
+
+        p(y | r, c) = (n_ry + smoothing p(y)) / (n_r + smoothing)
+
+    with the counts of the row (`of="row"`), of the column (`"col"`), or of all dyads (`"all"`).
+    """
+
+    def __init__(self, of: str = "all", smoothing: float = 3.0) -> None:
+        self.of = of
+        self.smoothing = smoothing
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Count the labels of labelled dyads."""
+        if self.of not in ("all", "row", "col"):
+            raise unknown_name("of", self.of, ("all", "row", "col"))
+        self._seen = read_observations(X, y, None)
+        self.classes_ = self._seen.classes
+        dyads = self._seen.dyads
+        self._overall = dyads.label_counts / dyads.label_counts.sum()
+        n_entities = {"all": 1, "row": dyads.n_rows, "col": dyads.n_cols}[self.of]
+        counts = np.zeros((n_entities, len(self.classes_)))
+        np.add.at(counts, (self._owners([dyads.row, dyads.col]), dyads.label), 1)
+        total = counts.sum(axis=1, keepdims=True)
+        proba = (counts + self.smoothing * self._overall) / (total + self.smoothing)
+        # The code -1 finds the last line: an id without labels.
+        self._proba = np.vstack([proba, self._overall])
+        return self
+
+    def _owners(self, codes: list[Any]) -> Any:
+        return np.zeros(len(codes[0]), np.int64) if self.of == "all" else codes[self.of == "col"]
+
+    def predict_proba(self, X: Any) -> Array:
+        """The shares of the labels (n, n_labels)."""
+        check_is_fitted(self)
+        codes, _ = read_dyads(X, [self._seen.rows, self._seen.cols], self._seen.columns)
+        found: Array = self._proba[self._owners(codes)]
+        return found
+
+    def predict(self, X: Any) -> Array:
+        """The most frequent label (n,)."""
+        return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
+
+
+class Neighbours(ClassifierMixin, BaseEstimator):
+    """The labels that the rows most alike have in the same column.
+
+    Rows are alike by the share of columns, of those both have, in which their labels agree. The table of rows x columns
+    is held in memory.
+    """
+
+    def __init__(self, n_neighbours: int = 5) -> None:
+        self.n_neighbours = n_neighbours
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Compare all rows of labelled dyads."""
+        self._seen = read_observations(X, y, None)
+        self.classes_ = self._seen.classes
+        dyads = self._seen.dyads
+        self._labels = np.full((dyads.n_rows, dyads.n_cols), -1)
+        self._labels[dyads.row, dyads.col] = dyads.label
+        known = (self._labels >= 0).astype(float)
+        agree = sum((self._labels == code) @ (self._labels == code).astype(float).T for code in range(dyads.n_labels))
+        self._alike = agree / np.maximum(known @ known.T, 1)
+        np.fill_diagonal(self._alike, -1)
+        return self
+
+    def predict_proba(self, X: Any) -> Array:
+        """The shares of the labels among the neighbours that have one (n, n_labels)."""
+        check_is_fitted(self)
+        (row, col), _ = read_dyads(X, [self._seen.rows, self._seen.cols], self._seen.columns)
+        overall = self._seen.dyads.label_counts / self._seen.dyads.label_counts.sum()
+        found = np.tile(overall, (len(row), 1))
+        for i in np.flatnonzero((row >= 0) & (col >= 0)):
+            having = np.flatnonzero(self._labels[:, col[i]] >= 0)
+            nearest = having[np.argsort(-self._alike[row[i], having], kind="stable")[: self.n_neighbours]]
+            if len(nearest):
+                labels = self._labels[nearest, col[i]]
+                found[i] = np.bincount(labels, minlength=len(self.classes_)) / len(nearest)
+        return found
+
+    def predict(self, X: Any) -> Array:
+        """The label most of the neighbours have (n,)."""
+        return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
+
+
+class ByRelation(ClassifierMixin, BaseEstimator):
+    """Labels taken for relations, each of which holds for a dyad or not: the paper's multi-relational view.
+
+    With an `LFLRelational` all relations share the weights of rows and columns ("global"); with any other estimator
+    each has a model of its own ("single"). Probabilities are those of holding, each by itself: they do not sum to one.
+    """
+
+    def __init__(self, estimator: Any) -> None:
+        self.estimator = estimator
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fit to labelled dyads, of which each makes one for every relation."""
+        labels = read_labels(y)
+        self.classes_ = np.unique(labels)
+        columns = {name: np.asarray(column) for name, column in named_values(X).items()}
+        if isinstance(self.estimator, LFLRelational):
+            self._models = [clone(self.estimator).fit(*self._crossed(columns, labels))]
+        else:
+            self._models = [
+                clone(self.estimator).fit(columns, (labels == label).astype(int)) for label in self.classes_
+            ]
+        return self
+
+    def _crossed(self, columns: dict[str, Array], labels: Array) -> tuple[dict[str, Array], Array]:
+        n, n_labels = len(labels), len(self.classes_)
+        crossed = {name: np.repeat(column, n_labels) for name, column in columns.items()}
+        crossed["relation"] = np.tile(np.arange(n_labels), n)
+        return crossed, (labels[:, None] == self.classes_).astype(int).ravel()
+
+    def predict_proba(self, X: Any) -> Array:
+        """The probability of each relation that it holds (n, n_labels)."""
+        check_is_fitted(self)
+        columns = {name: np.asarray(column) for name, column in named_values(X).items()}
+        n = len(next(iter(columns.values())))
+        if len(self._models) == 1:
+            crossed, _ = self._crossed(columns, np.repeat(self.classes_[:1], n))
+            return np.asarray(self._models[0].predict_proba(crossed)[:, 1].reshape(n, -1))
+        return np.column_stack([model.predict_proba(columns)[:, 1] for model in self._models])
+
+    def predict(self, X: Any) -> Array:
+        """The relation most probable to hold (n,)."""
+        return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
 
 
 def _start(layout: Layout, theta: Array, label_counts: Array) -> Array:

@@ -2,14 +2,17 @@
 
 import importlib.util
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import dyads
+
+if TYPE_CHECKING:
+    from dyads.experiment import Experiment
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -63,6 +66,75 @@ def demo(
     except OSError as error:
         _fail(f"The picture could not be written to {output} ({error.strerror}): choose another place with --output.")
     console.print(f"Picture: {output}")
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="Experiment to run; without one, the list of all.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Run all experiments, one after the other.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A first look: fewer seeds and cases.")] = False,
+    posterior: Annotated[
+        bool, typer.Option("--posterior", help="The methods that sample the posterior (hours), in place of the others.")
+    ] = False,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for tables, figures and pictures.")] = Path(
+        "results"
+    ),
+) -> None:
+    """Run an experiment of the paper, and write our figures beside the published ones."""
+    from dyads import experiment
+    from dyads.errors import DyadsError
+
+    console = Console()
+    if name is None and not everything:
+        for each in experiment.names():
+            console.print(f"{each:<12} {experiment.read(each).title}", highlight=False)
+        return
+    try:
+        chosen = [experiment.read(each) for each in (experiment.names() if everything else [str(name)])]
+        for each in chosen:
+            _reproduce(console, each, quick, posterior, output)
+    except DyadsError as error:
+        _fail(str(error), code=2 if name is not None and name not in experiment.names() else 1)
+    except OSError as error:
+        _fail(f"The results could not be written to {output} ({error}): choose another place with --output.")
+
+
+def _find(name: str) -> None:
+    """Make sure that a data set is there; a bar shows how far its download is."""
+    from dyads.datasets.sources import find
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"Downloading {name}", total=None, visible=False)
+        find(name, lambda done, total: bar.update(task, completed=done, total=total, visible=True))
+
+
+def _reproduce(console: Console, chosen: "Experiment", quick: bool, posterior: bool, output: Path) -> None:
+    from dyads import experiment
+
+    if posterior and not any(method.posterior for method in chosen.methods):
+        console.print(f"{chosen.name}: nothing samples the posterior there.")
+        return
+    for data in chosen.data:
+        _find(data)
+    kind, folder = ("posterior" if posterior else "point"), output / "quick" if quick else output
+    short = chosen.shortened() if quick else chosen
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(chosen.name, total=None)
+        found = experiment.run(
+            short, posterior=posterior, progress=lambda done, total: bar.update(task, completed=done, total=total)
+        )
+    results = ({} if quick else experiment.read_results(chosen, folder)) | {kind: found}
+    path = experiment.write(short, {name: results[name] for name in ("point", "posterior") if name in results}, folder)
+    header, body = experiment.table(short, results)
+    shown = Table(title=chosen.title, title_justify="left")
+    for column in header:
+        shown.add_column(column)
+    for row in body:
+        shown.add_row(*row)
+    console.print(shown)
+    console.print(f"Written to {path}, after {found['seconds']:.0f} s.")
 
 
 def _fail(sentence: str, code: int = 1) -> None:

@@ -31,6 +31,10 @@ class ModelFileError(DyadsError, ValueError):
     """A model file that is damaged, too new, or no model file."""
 
 
+class MissingDataError(DyadsError, FileNotFoundError):
+    """A published data set that is neither at hand nor can be fetched."""
+
+
 class UnknownIdWarning(UserWarning):
     """Ids the model has not seen were treated by the ``unknown`` policy."""
 

@@ -176,3 +176,67 @@ def _diagnostics(model: Any) -> dict[str, Any]:
     if found is None:
         raise InputError("The model has no chains: expected one that was fitted with solver='gibbs'.")
     return found
+
+
+def plot_ordered_matrix(ax: Any, matrix: Any, groups: Any) -> Any:
+    """Draw a square matrix of 0 and 1 with its lines ordered by group, the largest first; lines part the groups."""
+    matrix, groups = np.asarray(matrix), np.asarray(groups)
+    names, sizes = np.unique(groups, return_counts=True)
+    rank = {name: place for place, name in enumerate(names[np.argsort(-sizes, kind="stable")])}
+    place = np.array([rank[name] for name in groups])
+    # Within a group, those with most links to it stand together.
+    inside = np.array([matrix[i, place == place[i]].sum() for i in range(len(matrix))])
+    order = np.lexsort((-inside, place))
+    ax.imshow(matrix[np.ix_(order, order)], cmap="Greys", interpolation="nearest", vmin=0, vmax=1)
+    for edge in np.cumsum(-np.sort(-sizes))[:-1]:
+        ax.axhline(edge - 0.5, color=COLOURS[1], linewidth=0.8)
+        ax.axvline(edge - 0.5, color=COLOURS[1], linewidth=0.8)
+    ax.set(xticks=[], yticks=[], xlabel=f"{len(matrix)} nodes, {len(names)} groups", ylabel="the same")
+    ax.set_title("Links, nodes ordered by groups of their latent weights")
+    return ax
+
+
+def plot_images(ax: Any, rows: dict[str, Any]) -> Any:
+    """Draw rows of images beside each other, each row named; values -1 (white) to 1 (black), 0 for what is missing."""
+    n, height, width = next(iter(rows.values())).shape
+    canvas = np.full((len(rows) * (height + 2), n * (width + 2)), -1.0)
+    for i, images in enumerate(rows.values()):
+        for j, image in enumerate(np.asarray(images)):
+            top, left = i * (height + 2) + 1, j * (width + 2) + 1
+            canvas[top : top + height, left : left + width] = image
+    ax.imshow(canvas, cmap="Greys", interpolation="nearest", vmin=-1, vmax=1)
+    ax.set_yticks([(i + 0.5) * (height + 2) for i in range(len(rows))], list(rows))
+    ax.set_xticks([])
+    ax.tick_params(length=0)
+    for side in ax.spines.values():
+        side.set_visible(False)
+    return ax
+
+
+def plot_latent_map(ax: Any, model: Any, side: str = "row", most: int = 60) -> Any:
+    """Draw rows (or columns, `side="col"`) in the plane of the two directions in which latent weights differ most.
+
+    Names are written where there is room, of at most `most`, those far from the middle first.
+    """
+    ids = model.row_ids_ if side == "row" else model.col_ids_
+    weights = np.asarray(model.row_factors_ if side == "row" else model.col_factors_, float).reshape(len(ids), -1)
+    if weights.shape[1] < 2:
+        raise InputError(f"The model has {weights.shape[1]} latent weights a {side}: expected two or more for a map.")
+    centred = weights - weights.mean(axis=0)
+    _, spread, directions = np.linalg.svd(centred, full_matrices=False)
+    place = centred @ directions[:2].T
+    share = spread**2 / np.maximum((spread**2).sum(), np.finfo(float).tiny)
+    ax.scatter(*place.T, s=14, color=COLOURS[0], alpha=0.8, linewidths=0)
+    width, height = np.maximum(np.ptp(place, axis=0), np.finfo(float).tiny)
+    written: list[tuple[float, float, float]] = []
+    for index in np.argsort(-np.hypot(place[:, 0] / width, place[:, 1] / height)):
+        x, y, name = place[index, 0] / width, place[index, 1] / height, str(ids[index])
+        length = 0.011 * len(name)
+        free = all(abs(y - v) > 0.024 or x + length < u or x > u + other for u, v, other in written)
+        if free and len(written) < most:
+            written.append((x, y, length))
+            ax.annotate(name, place[index], xytext=(4, 0), textcoords="offset points", fontsize=7, va="center")
+    ax.set(xlabel=f"first direction ({share[0]:.0%})", ylabel=f"second direction ({share[1]:.0%})")
+    ax.margins(x=0.12)
+    ax.set_title("Latent weights: the nearer, the more alike the labels")
+    return ax

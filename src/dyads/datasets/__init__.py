@@ -1,1 +1,1 @@
-"""Data to learn from: made here from known probabilities."""
+"""Data sets: made up (`synthetic`), or published ones by family, found in `DYADS_DATA` or fetched (`sources`)."""

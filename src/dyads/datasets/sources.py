@@ -1,0 +1,251 @@
+"""Where published data sets come from: the folder `DYADS_DATA`, or their publisher, with a checksum."""
+
+import bz2
+import gzip
+import hashlib
+import os
+import shutil
+import tempfile
+import urllib.request
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dyads.errors import MissingDataError
+
+Array = np.ndarray[Any, Any]
+Progress = Callable[[int, int | None], Any]
+
+PATIENCE = 30.0
+"""Seconds without a byte after which a download is given up."""
+
+PIECE = 1 << 16
+
+
+@dataclass(frozen=True)
+class Source:
+    """A published data set.
+
+    Attributes
+    ----------
+    name : of its folder in the data folder
+    about : what it is, in a line
+    page : where its publisher describes it, and its terms
+    needed : files of which one at least must lie in the folder
+    url : an archive or a file to download; None where it cannot be fetched without a person
+    checksums : "md5:..." or "sha256:..." by the name of the downloaded file, or of files inside
+    how : what a person has to do where there is no url
+    """
+
+    name: str
+    about: str
+    page: str
+    needed: tuple[str, ...]
+    url: str | None = None
+    checksums: Mapping[str, str] = field(default_factory=dict)
+    how: str = ""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Labelled dyads, as published.
+
+    Attributes
+    ----------
+    X : dict of (n,) columns: row ids, column ids
+    y : (n,) labels
+    row_features, col_features : dict of columns, the first holding ids; empty where there are none
+    time : (n,) when the dyad was labelled, or None
+    """
+
+    X: dict[str, Array]
+    y: Array
+    row_features: dict[str, Any] = field(default_factory=dict)
+    col_features: dict[str, Any] = field(default_factory=dict)
+    time: Array | None = None
+
+
+def data_folder() -> Path:
+    """Where data sets lie: `DYADS_DATA`, or a folder of the user's own."""
+    chosen = os.environ.get("DYADS_DATA")
+    return Path(chosen) if chosen else Path.home() / ".cache" / "dyads"
+
+
+def find(name: str, progress: Progress | None = None) -> Path:
+    """The folder of a data set, which is downloaded if it is not there.
+
+    Parameters
+    ----------
+    name : key of `SOURCES`
+    progress : called with the bytes so far and in all (None if not known), while it downloads
+    """
+    source = SOURCES[name]
+    folder = data_folder() / name
+    if any((folder / file).exists() for file in source.needed):
+        return folder
+    if source.url is None:
+        raise MissingDataError(
+            f"The data set {name} is not in {folder}: expected {' or '.join(source.needed)} there. {source.how} "
+            f"(see {source.page}), put it there, or set DYADS_DATA to a folder that has {name}/."
+        )
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{name}-") as work:
+            fetched = Path(work) / source.url.rpartition("/")[2]
+            _download(source.url, fetched, progress)
+            _check(source, fetched)
+            ready = _unpack(fetched, Path(work) / "ready")
+            for path in ready.rglob("*"):
+                _check(source, path)
+            if not any((ready / file).exists() for file in source.needed):
+                raise MissingDataError(
+                    f"{source.url} holds {sorted(path.name for path in ready.iterdir())}: expected "
+                    f"{' or '.join(source.needed)}. Its publisher has changed it; see {source.page}."
+                )
+            if folder.exists():
+                shutil.copytree(ready, folder, dirs_exist_ok=True)
+            else:
+                ready.rename(folder)
+    except MissingDataError:
+        raise
+    except (OSError, zipfile.BadZipFile) as error:
+        raise MissingDataError(
+            f"The data set {name} is not in {folder}, and {source.url} could not be fetched ({error}): download it "
+            f"from {source.page} and unpack it there, or set DYADS_DATA to a folder that has {name}/."
+        ) from error
+    return folder
+
+
+def _download(url: str, path: Path, progress: Progress | None) -> None:
+    request = urllib.request.Request(url, headers={"User-Agent": "dyads"})
+    with urllib.request.urlopen(request, timeout=PATIENCE) as answer, path.open("wb") as file:
+        length = answer.headers.get("Content-Length")
+        done, total = 0, int(length) if length else None
+        while piece := answer.read(PIECE):
+            file.write(piece)
+            done += len(piece)
+            if progress is not None:
+                progress(done, total)
+
+
+def _check(source: Source, path: Path) -> None:
+    """Raise if a file has another checksum than is known of its name."""
+    if path.name not in source.checksums:
+        return
+    kind, _, expected = source.checksums[path.name].partition(":")
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, kind).hexdigest()
+    if found != expected:
+        raise MissingDataError(
+            f"{path.name} of {source.url} has the {kind} {found}: expected {expected}. The download was damaged, or "
+            f"its publisher has changed it; try again, or see {source.page}."
+        )
+
+
+def _unpack(path: Path, ready: Path) -> Path:
+    """The folder with what a downloaded file holds; a single folder inside an archive is taken for the whole."""
+    ready.mkdir()
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path) as archive:
+            archive.extractall(ready)
+        inside = [entry for entry in ready.iterdir() if entry.name != "__MACOSX"]
+        return inside[0] if len(inside) == 1 and inside[0].is_dir() else ready
+    opened = {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix)
+    if opened is None:
+        path.rename(ready / path.name)
+    else:
+        with opened(path, "rb") as packed, (ready / path.stem).open("wb") as file:
+            shutil.copyfileobj(packed, file)
+    return ready
+
+
+SOURCES = {
+    source.name: source
+    for source in (
+        Source(
+            "ml-100k",
+            "MovieLens 100K: 100,000 ratings of 1,682 films by 943 users, with features and fixed splits",
+            "https://grouplens.org/datasets/movielens/100k/",
+            ("u.data",),
+            "https://files.grouplens.org/datasets/movielens/ml-100k.zip",
+            {"ml-100k.zip": "md5:0e33842e24a9c977be4e0107933c0723"},
+        ),
+        Source(
+            "ml-1m",
+            "MovieLens 1M: 1,000,209 ratings of 3,706 films by 6,040 users",
+            "https://grouplens.org/datasets/movielens/1m/",
+            ("ratings.csv", "ratings.dat"),
+            "https://files.grouplens.org/datasets/movielens/ml-1m.zip",
+            {"ml-1m.zip": "md5:c4d9eecfca2ab87c1945afe126590906"},
+        ),
+        Source(
+            "bookcrossing",
+            "BookCrossing: 1,149,780 ratings of 271,379 books by 278,858 users, 433,671 of them explicit",
+            "http://www2.informatik.uni-freiburg.de/~cziegler/BX/",
+            ("BX-Ratings.csv", "BX-Book-Ratings.csv"),
+            "http://www2.informatik.uni-freiburg.de/~cziegler/BX/BX-CSV-Dump.zip",
+            {"BX-CSV-Dump.zip": "md5:37d647ee9e18ba134ea6d78ee4fe5292"},
+        ),
+        Source(
+            "coat",
+            "Coat shopping: 290 users x 300 coats, self-selected ratings and ratings of random coats",
+            "https://www.cs.cornell.edu/~schnabts/mnar/",
+            ("train.ascii",),
+            "https://www.cs.cornell.edu/~schnabts/mnar/coat.zip",
+            {
+                "train.ascii": "sha256:a87bd9e7eaf3b89f976df3f25d4aa5d5d871be8a00b58947df9e6e015559bd37",
+                "test.ascii": "sha256:de6714ab105a5e0be8166be7fd313901b29f9a09c3bea307901457d1d71847e6",
+            },
+        ),
+        Source(
+            "alyawarra",
+            "Alyawarra kinship: one of 26 terms for each two of 104 people",
+            "http://www.charleskemp.com/code/irm.html",
+            ("alyawarradata.mat",),
+            how="Download the data of the infinite relational model",
+        ),
+        Source(
+            "nations",
+            "Nations: 56 relations between 14 countries",
+            "http://www.charleskemp.com/code/irm.html",
+            ("dnations.mat",),
+            how="Download the data of the infinite relational model",
+        ),
+        Source(
+            "nips234",
+            "NIPS co-authorship: 598 links between 234 authors",
+            "https://cs.nyu.edu/~roweis/data.html",
+            ("NIPS234.txt",),
+            how="Take the 234 authors of NIPS 1-17 with most co-authors, and write 'i<tab>j' for each linked pair",
+        ),
+        Source(
+            "wiki-vote",
+            "wiki-Vote: who voted on whom, 103,689 directed edges between 7,115 users",
+            "https://snap.stanford.edu/data/wiki-Vote.html",
+            ("wiki-Vote.txt",),
+            "https://snap.stanford.edu/data/wiki-Vote.txt.gz",
+            {"wiki-Vote.txt": "sha256:b05c0226f5544f0e4a8ac607ae573db42e42716b6dd5aa00e8c769a1219c796f"},
+        ),
+        Source(
+            "usps",
+            "USPS: 7,291 handwritten digits of 16 x 16 pixels",
+            "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass.html#usps",
+            ("usps.h5", "usps"),
+            "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/multiclass/usps.bz2",
+            {"usps.bz2": "md5:ec16c51db3855ca6c91edd34d0e9b197"},
+        ),
+        Source(
+            "un-votes",
+            "UN General Assembly: 870,109 votes, country x resolution -> yes, abstain or no",
+            "https://github.com/dgrtwo/unvotes",
+            ("un_votes.csv.gz", "un_votes.csv"),
+            how="Write the tables un_votes, un_roll_calls and un_roll_call_issues of the R package unvotes as CSV",
+        ),
+    )
+}
+"""The data sets by name. MD5 sums are GroupLens's own (ml-*), or as LensKit's book data tools (bookcrossing) and
+torchvision (usps) check them; SHA-256 sums were computed from published files."""
