@@ -1,11 +1,14 @@
-"""MMMF, the rival the paper runs."""
+"""MMMF, the rival the paper runs, and simpler ones."""
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from scipy.optimize import minimize
+from sklearn.metrics import roc_auc_score
 
-from dyads.baselines import MMMF
+from dyads import LFLClassifier, LFLLink, LFLRelational
+from dyads.baselines import MMMF, BothOrders, ByRelation, Marginals, MeanOdds, Neighbours
+from dyads.datasets.synthetic import make_nominal
 from dyads.errors import InputError
 from dyads.model.loss import AllThreshold
 from problems import central_difference
@@ -79,3 +82,59 @@ def test_it_finds_ordered_structure_and_predicts_labels():
 def test_further_columns_are_refused():
     with pytest.raises(InputError, match="no features"):
         MMMF().fit([("a", "b", 1.0), ("a", "c", 2.0)], [1, 2])
+
+
+PAIRS = {"row": np.array([0, 0, 1, 1, 1]), "col": np.array([0, 1, 0, 1, 2])}
+LABELS = np.array(["a", "b", "a", "a", "a"])
+
+
+@pytest.mark.parametrize(
+    ("of", "expected"), [("all", [0.8, 0.8, 0.8]), ("row", [0.65, 0.8, 0.8]), ("col", [0.9, 0.9, 0.8])]
+)
+def test_marginals_are_shares_drawn_towards_those_of_all(of, expected):
+    model = Marginals(of, smoothing=2.0).fit(PAIRS, LABELS)
+    proba = model.predict_proba({"row": [0, 9, 9], "col": [0, 0, 9]})
+    np.testing.assert_allclose(proba[:, 0], expected)
+    np.testing.assert_allclose(proba.sum(axis=1), 1)
+    with pytest.raises(InputError, match="did you mean 'row'"):
+        Marginals("rows").fit(PAIRS, LABELS)
+
+
+def test_neighbours_say_what_rows_most_alike_say():
+    X = np.array([(r, c) for r in range(6) for c in range(8)])
+    y = np.where(X[:, 0] < 3, X[:, 1] % 2, 1 - X[:, 1] % 2)
+    known = (X[:, 0] != 0) | (X[:, 1] < 4)
+    model = Neighbours(2).fit(X[known], y[known])
+    np.testing.assert_array_equal(model.predict(X[~known]), y[~known])
+    np.testing.assert_allclose(model.predict_proba([(99, 0)])[0].sum(), 1)
+
+
+@pytest.mark.parametrize("estimator", [LFLClassifier(rank=2, l2=0.3), LFLRelational(rank=4, l2=0.3)])
+def test_labels_can_be_taken_for_relations(estimator):
+    data = make_nominal(n=30, rank=2, random_state=0)
+    train, test = data.split(0.7)
+    model = ByRelation(estimator.set_params(random_state=0)).fit(train.X, train.y)
+    proba = model.predict_proba(test.X)
+    assert proba.shape == (len(test.y), 3)
+    assert np.mean([roc_auc_score(test.y == label, proba[:, i]) for i, label in enumerate(model.classes_)]) > 0.6
+
+
+def test_both_orders_of_a_pair_have_one_score():
+    rng = np.random.default_rng(0)
+    row, col = np.triu_indices(20, 1)
+    X, y = {"a": row, "b": col}, rng.integers(0, 2, len(row))
+    model = BothOrders(MMMF(rank=2, random_state=0)).fit(X, y)
+    turned = {"a": col, "b": row}
+    np.testing.assert_allclose(model.decision_function(X), model.decision_function(turned))
+    assert set(model.predict(X)) <= {0, 1}
+
+
+def test_mean_odds_are_the_geometric_mean_of_probabilities():
+    rng = np.random.default_rng(0)
+    row, col = np.triu_indices(15, 1)
+    X, y = np.column_stack([row, col]), rng.integers(0, 2, len(row))
+    model = MeanOdds(LFLLink(rank=2, l2=0.3, random_state=0), 3).fit(X, y)
+    each = np.array([one.predict_proba(X) for one in model._models])
+    mean = each.prod(axis=0) ** (1 / 3)
+    np.testing.assert_allclose(model.predict_proba(X), mean / mean.sum(axis=1, keepdims=True))
+    assert np.ptp(each, axis=0).max() > 0.01, "starts differ"

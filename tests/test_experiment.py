@@ -31,35 +31,36 @@ def lightened(method):
     return replace(method, grid=grid, parameters=method.parameters | fewer)
 
 
-@pytest.mark.parametrize("name", experiment.names())
-def test_every_experiment_runs_on_a_thousandth_of_its_data(name, folder, monkeypatch, tmp_path):
+def runs():
+    """Every experiment, and those with methods that sample once more, beside the tests that compile these kernels."""
+    for name in experiment.names():
+        yield pytest.param(name, "point", id=name)
+        if any(method.posterior for method in experiment.read(name).methods):
+            yield pytest.param(name, "posterior", id=f"{name}-posterior", marks=pytest.mark.xdist_group("posterior"))
+
+
+@pytest.mark.parametrize(("name", "kind"), runs())
+def test_every_experiment_runs_on_a_thousandth_of_its_data(name, kind, folder, monkeypatch, tmp_path):
     monkeypatch.setenv("DYADS_DATA", str(folder))
     whole = experiment.read(name)
     for data in whole.data:
         find(data)
-    methods = [lightened(method) for method in whole.methods]
+    methods = [lightened(method) for method in whole.methods if method.posterior == (kind == "posterior")]
     short = replace(whole, methods=methods, cases=whole.cases[:2], seeds=1, picture={})
-    results = {}
-    for kind in ("point", "posterior"):
-        if any(method.posterior == (kind == "posterior") for method in methods):
-            results[kind] = experiment.run(short, posterior=kind == "posterior", scale=THOUSANDTH, workers=1)
-    found = {(one["case"], one["method"]) for part in results.values() for one in part["records"]}
-    expected = {
+    results = {kind: experiment.run(short, posterior=kind == "posterior", scale=THOUSANDTH, workers=1)}
+    records = results[kind]["records"]
+    lines = {
         (case.name, method.name)
         for case in short.cases
         for method in methods
         if not method.cases or case.name in method.cases
     }
-    assert found == expected
-    for part in results.values():
-        for one in part["records"]:
-            assert np.isfinite([value for value in one["figures"].values() if value is not None]).all()
-    page = experiment.write(short, results, tmp_path)
+    assert {(one["case"], one["method"]) for one in records} == lines
+    for one in records:
+        assert np.isfinite([value for value in one["figures"].values() if value is not None]).all()
+    text = experiment.write(short, results, tmp_path).read_text()
     assert experiment.read_results(short, tmp_path) == results
-    text = page.read_text()
-    for method in methods:
-        if not method.cases or {case.name for case in short.cases} & set(method.cases):
-            assert f"| {method.name} |" in text
+    assert all(f"| {method} |" in text for _, method in lines)
     assert {path.name for path in tmp_path.iterdir()} == {f"{name}.json", f"{name}.md"}
 
 

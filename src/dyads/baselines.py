@@ -15,12 +15,12 @@ from dyads.engine.threads import Threads
 from dyads.errors import InputError, unknown_name
 from dyads.estimators import LFLRelational
 from dyads.metrics import mean_absolute_error
-from dyads.model.loss import AllThreshold
+from dyads.model.loss import AllThreshold, link
 from dyads.model.objective import Objective
 from dyads.model.parameters import Layout
 from dyads.model.penalty import L2, Counts
 from dyads.model.structure import Stereotype
-from dyads.solve import Options
+from dyads.solve import SAMPLER, Options
 from dyads.training import train
 
 Array = np.ndarray[Any, Any]
@@ -231,7 +231,7 @@ class ByRelation(ClassifierMixin, BaseEstimator):
         """Fit to labelled dyads, of which each makes one for every relation."""
         labels = read_labels(y)
         self.classes_ = np.unique(labels)
-        columns = {name: np.asarray(column) for name, column in named_values(X).items()}
+        columns = _columns(X)
         if isinstance(self.estimator, LFLRelational):
             self._models = [clone(self.estimator).fit(*self._crossed(columns, labels))]
         else:
@@ -249,7 +249,7 @@ class ByRelation(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> Array:
         """The probability of each relation that it holds (n, n_labels)."""
         check_is_fitted(self)
-        columns = {name: np.asarray(column) for name, column in named_values(X).items()}
+        columns = _columns(X)
         n = len(next(iter(columns.values())))
         if len(self._models) == 1:
             crossed, _ = self._crossed(columns, np.repeat(self.classes_[:1], n))
@@ -259,6 +259,75 @@ class ByRelation(ClassifierMixin, BaseEstimator):
     def predict(self, X: Any) -> Array:
         """The relation most probable to hold (n,)."""
         return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
+
+
+class BothOrders(ClassifierMixin, BaseEstimator):
+    """A method for two id sets on undirected pairs: it is given both orders, and its scores of them are averaged."""
+
+    def __init__(self, estimator: Any) -> None:
+        self.estimator = estimator
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fit to each pair in both orders."""
+        columns = _columns(X)
+        both = {name: np.concatenate([columns[name], other[name]]) for other in [_turned(columns)] for name in columns}
+        self._model = clone(self.estimator).fit(both, np.tile(np.asarray(y), 2))
+        self.classes_ = self._model.classes_
+        return self
+
+    def decision_function(self, X: Any) -> Array:
+        """The mean score of both orders, of two labels (n,)."""
+        check_is_fitted(self)
+        columns = _columns(X)
+        found = [self._model.decision_function(each) for each in (columns, _turned(columns))]
+        return np.mean(found, axis=0).reshape(len(found[0]))
+
+    def predict(self, X: Any) -> Array:
+        """The second label where the score is positive (n,)."""
+        return np.asarray(self.classes_[(self.decision_function(X) > 0).astype(int)])
+
+
+class MeanOdds(ClassifierMixin, BaseEstimator):
+    """Several models from other random starts, or the draws of one posterior, by their mean log-odds.
+
+    `n_models` of an estimator averages probabilities, which is right for their own sake. But where a probability is
+    spread over orders of magnitude, as that of a link between two nodes with few links, their mean is that of the
+    greatest, and ranks dyads worse than the mean of log-odds.
+    """
+
+    def __init__(self, estimator: Any, n_models: int = 5) -> None:
+        self.estimator = estimator
+        self.n_models = n_models
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fit the models."""
+        seeds = check_random_state(self.estimator.random_state).randint(2**31 - 1, size=self.n_models)
+        self._models = [clone(self.estimator).set_params(random_state=int(seed)).fit(X, y) for seed in seeds]
+        self.classes_ = self._models[0].classes_
+        return self
+
+    def predict_proba(self, X: Any) -> Array:
+        """What the mean log-odds make of the labels (n, n_labels)."""
+        check_is_fitted(self)
+        draws = [
+            model.sample_proba(X) if model.solver == SAMPLER else model.predict_proba(X)[None] for model in self._models
+        ]
+        proba = np.concatenate(draws).astype(np.float64)
+        return np.asarray(link(np.log(np.maximum(proba, np.finfo(np.float64).tiny)).mean(axis=0)))
+
+    def predict(self, X: Any) -> Array:
+        """The most probable label (n,)."""
+        return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
+
+
+def _columns(X: Any) -> dict[str, Array]:
+    return {name: np.asarray(column) for name, column in named_values(X).items()}
+
+
+def _turned(columns: dict[str, Array]) -> dict[str, Array]:
+    """The same pairs in the other order."""
+    first, second, *others = columns
+    return {first: columns[second], second: columns[first]} | {name: columns[name] for name in others}
 
 
 def _start(layout: Layout, theta: Array, label_counts: Array) -> Array:

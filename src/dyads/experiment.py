@@ -23,7 +23,7 @@ import numpy as np
 from sklearn.metrics import roc_auc_score
 
 from dyads import metrics, report
-from dyads.baselines import MMMF, ByRelation, Marginals, Neighbours
+from dyads.baselines import MMMF, BothOrders, ByRelation, Marginals, MeanOdds, Neighbours
 from dyads.data.labels import numeric_values
 from dyads.datasets.sources import SOURCES
 from dyads.errors import InputError, NotConvergedWarning, UnknownIdWarning, VanishedWarning, unknown_name
@@ -37,7 +37,7 @@ Progress = Callable[[int, int], Any]
 METHODS: dict[str, Any] = ESTIMATORS | {kind.__name__: kind for kind in (MMMF, Marginals, Neighbours, LinkScore)}
 """What a method may be."""
 
-WRAPPERS: dict[str, Any] = {kind.__name__: kind for kind in (ByRelation, WithLinkScores)}
+WRAPPERS: dict[str, Any] = {kind.__name__: kind for kind in (BothOrders, ByRelation, MeanOdds, WithLinkScores)}
 """What a method may be put into."""
 
 FOLDS = 3
