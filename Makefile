@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Real data for benchmarks, where it lies beside the checkout.
 export DYADS_DATA ?= $(wildcard $(CURDIR)/../shared/data)
 
-.PHONY: demo test lint types contracts check bench bench-posterior rivals clean
+.PHONY: demo test lint types contracts check bench bench-posterior rivals accuracy reproduce reproduce-posterior clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dyads demo
@@ -33,13 +33,26 @@ bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/side.py
 	$(BIN)/python benchmarks/selection.py
 
-# The posterior takes most of an hour; rivals, if `make rivals` was run before, live in an environment of their own.
+# The posterior takes most of an hour.
 bench-posterior: $(VENV)/.installed
 	$(BIN)/python benchmarks/posterior.py
+
+# Other libraries on the same splits, in environments of their own: no dependency of anything else.
+accuracy: $(VENV)/.installed
+	$(BIN)/python benchmarks/accuracy.py
 
 rivals:
 	$(PYTHON) -m venv benchmarks/.rivals
 	benchmarks/.rivals/bin/python -m pip install --quiet --requirement benchmarks/rivals/requirements.txt
+	$(PYTHON) -m venv benchmarks/.rivals-graphs
+	benchmarks/.rivals-graphs/bin/python -m pip install --quiet --requirement benchmarks/rivals/requirements-graphs.txt
+
+# Every table and figure of the paper: under an hour on 2 cores; the posterior's lines take hours.
+reproduce: $(VENV)/.installed
+	$(BIN)/dyads reproduce --all
+
+reproduce-posterior: $(VENV)/.installed
+	$(BIN)/dyads reproduce --all --posterior
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("dyads needs python3 >= 3.11, this is " + sys.version) if sys.version_info < (3, 11) else None'
@@ -49,5 +62,5 @@ $(VENV)/.installed: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) benchmarks/.rivals build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache dyads-demo.png
+	rm -rf $(VENV) benchmarks/.rivals benchmarks/.rivals-graphs build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache dyads-demo.png
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,14 +1,10 @@
 """The posterior, `solver="gibbs"`, on real and synthetic data: `make bench-posterior`. See core.py for how it works.
 
-Everything is a default but the rank, which is said: there is no penalty to choose. Rivals live in an environment of
-their own: `make rivals` installs them, and without it their figures are left out.
+Everything is a default but the rank, which is said: there is no penalty to choose. accuracy.py has rivals.
 """
 
-import json
-import subprocess
 import time
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -23,7 +19,6 @@ from dyads.errors import NotConvergedWarning, UnknownIdWarning
 from dyads.model import prior
 
 STARS = np.arange(1, 6)
-RIVALS = Path(__file__).parent / ".rivals" / "bin" / "python"
 
 
 def judged(proba, y):
@@ -64,28 +59,16 @@ def fitted_to(split, **choices):
 
 
 def movies():
-    """ML-100K, ids only: u3 by itself, and means over u1 to u5, rank 16, beside myFM's ordered probit."""
+    """ML-100K, ids only: u3 by itself, and means over u1 to u5, rank 16; see accuracy.py for rivals."""
     found = {"posterior": {}, "point estimate": {}}
     for split in ("u1", "u2", "u3", "u4", "u5"):
         model, figures = fitted_to(split, rank=16, solver="gibbs")
         found["posterior"][split] = figures | (mixing(model) if split == "u3" else {})
         found["point estimate"][split] = fitted_to(split)[1]
-    found["myFM, ordered probit, rank 10, 300 iterations"] = rival("myfm_ordinal.py")
     for each in found.values():
-        if isinstance(each, dict):
-            keys = ("log-loss", "MAE", "RMSE", "seconds")
-            each["mean"] = {key: float(np.mean([each[f"u{i}"][key] for i in range(1, 6)])) for key in keys}
+        keys = ("log-loss", "MAE", "RMSE", "seconds")
+        each["mean"] = {key: float(np.mean([each[f"u{i}"][key] for i in range(1, 6)])) for key in keys}
     return rounded(found) | {"u3 at most": {"log-loss": 1.19, "MAE": 0.65, "RMSE": 0.89, "seconds": 60}}
-
-
-def rival(script):
-    """What a script says that runs in the rivals' environment."""
-    if not RIVALS.exists():
-        return "not installed: make rivals"
-    done = subprocess.run(
-        [RIVALS, Path(__file__).parent / "rivals" / script, data_folder("ml-100k")], capture_output=True, check=True
-    )
-    return json.loads(done.stdout)
 
 
 def features():

@@ -472,8 +472,9 @@ def _draw(experiment: Experiment, result: dict[str, Any], path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = method.build(task, record["chosen"], record["seed"], -1).fit(task.X, task.y)
-    figure = Figure(figsize=(9, 7), layout="constrained")
-    PICTURES[experiment.picture["kind"]](figure.subplots(), model, task)
+    draw, size = PICTURES[experiment.picture["kind"]]
+    figure = Figure(figsize=size, layout="constrained")
+    draw(figure.subplots(), model, task)
     partial = path.with_name(f".{path.name}")
     figure.savefig(partial, dpi=110)
     os.replace(partial, path)
@@ -512,9 +513,9 @@ def _map(ax: Any, model: Any, task: Task) -> None:
     report.plot_latent_map(ax, model, side="row")
 
 
-PICTURES: dict[str, Callable[[Any, Any, Task], None]] = {
-    "clusters": _clusters,
-    "reconstructions": _reconstructions,
-    "map": _map,
+PICTURES: dict[str, tuple[Callable[[Any, Any, Task], None], tuple[float, float]]] = {
+    "clusters": (_clusters, (7.0, 7.0)),
+    "reconstructions": (_reconstructions, (10.0, 2.2)),
+    "map": (_map, (10.0, 8.0)),
 }
-"""What a picture may show."""
+"""What a picture may show, and its size in inches."""

@@ -1,0 +1,158 @@
+"""Accuracy beside other libraries on the same splits: `make rivals accuracy`. See core.py for how it works.
+
+Every split is written to a file, which rivals read in environments of their own; what they predict is read back and
+judged here by the same functions. Ours have constructor defaults but for what their names say. implicit and LightFM
+rank items by one kind of event and predict no labels, so they have no line here.
+"""
+
+import subprocess
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+from core import main, rounded
+from sklearn.metrics import roc_auc_score
+
+from dyads import Features, LFLClassifier, LFLOrdinal, metrics
+from dyads.datasets import links, ratings
+
+HERE = Path(__file__).parent
+
+
+def rivals(splits, script, environment=".rivals", options=()):
+    """What a rival's script predicts for the splits: {name of the split: {method: its arrays}}."""
+    python = HERE / environment / "bin" / "python"
+    if not python.exists():
+        return {}
+    found = {name: {} for name in splits}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, (train, test) in splits.items():
+            parts = {"train": train, "test": test}
+            arrays = {f"{part}_{key}": column for part, data in parts.items() for key, column in data.items()}
+            np.savez(Path(folder) / f"{name}.split.npz", **arrays)
+        command = [python, HERE / "rivals" / script, folder, *options]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(done.stderr)
+        for path in sorted(Path(folder).glob("*.npz")):
+            name, method = path.name.removesuffix(".npz").split(".", 1)
+            if method != "split":
+                found[name][method] = dict(np.load(path))
+    return found
+
+
+def stars(y, mean=None, proba=None, classes=None, seconds=0.0):
+    """RMSE and MAE of the mean, MAE of the label (the median, or the rounded mean), log-loss."""
+    mean = proba @ classes if mean is None else mean
+    label = np.rint(mean) if proba is None else classes[np.argmax(proba.cumsum(axis=1) >= 0.5, axis=1)]
+    return {
+        "RMSE": float(np.sqrt(((mean - y) ** 2).mean())),
+        "MAE of the mean": float(np.abs(mean - y).mean()),
+        "MAE of the label": float(np.abs(label - y).mean()),
+        **({} if proba is None else {"log-loss": metrics.log_loss(y, proba, classes)}),
+        "seconds": float(seconds),
+    }
+
+
+def means(figures):
+    """The mean over splits of each method's figures: from {split: {method: {figure: value}}}."""
+    methods = dict.fromkeys(method for each in figures.values() for method in each)
+    found = {}
+    for method in methods:
+        rows = [each[method] for each in figures.values()]
+        found[method] = {key: float(np.mean([row[key] for row in rows])) for key in rows[0]}
+    return rounded(found)
+
+
+def rated(splits, ours, scripts):
+    """Figures of our models and of rivals on splits of ratings."""
+    figures = {name: {} for name in splits}
+    for name, (train, test) in splits.items():
+        for method, make in ours.items():
+            began = time.perf_counter()
+            model = make().fit({key: train[key] for key in ("row", "col")}, train["y"])
+            seconds = time.perf_counter() - began
+            proba = model.predict_proba({key: test[key] for key in ("row", "col")})
+            figures[name][method] = stars(test["y"], proba=proba, classes=model.classes_, seconds=seconds)
+    for script, options in scripts.items():
+        for name, methods in rivals(splits, script, options=options).items():
+            figures[name] |= {method: stars(splits[name][1]["y"], **arrays) for method, arrays in methods.items()}
+    return means(figures)
+
+
+def columns(data):
+    return {"row": data.X["user"], "col": data.X["item"], "y": data.y}
+
+
+def ml_100k():
+    """ML-100K, means over u1 to u5."""
+    whole = ratings.movielens_100k()
+    side = {
+        name: Features({key: table[first] for key, first in zip((kind, *list(table)[1:]), table, strict=True)})
+        for name, kind, table in (
+            ("row_features", "row", whole.row_features),
+            ("col_features", "col", whole.col_features),
+        )
+    }
+    both = {"implicit": True, "interactions": 10, **side}
+    splits = {f"u{i}": tuple(columns(part) for part in ratings.movielens_100k(f"u{i}")) for i in range(1, 6)}
+    ours = {
+        "dyads LFLOrdinal": lambda: LFLOrdinal(random_state=0),
+        "dyads LFLOrdinal, features and implicit": lambda: LFLOrdinal(10, random_state=0, **both),
+        "dyads LFLOrdinal, posterior, rank 16": lambda: LFLOrdinal(16, solver="gibbs", random_state=0),
+        "dyads LFLOrdinal, posterior, rank 10, features and implicit": lambda: LFLOrdinal(
+            10, solver="gibbs", random_state=0, **both
+        ),
+    }
+    return rated(splits, ours, {"svd.py": ["all"], "ordered_probit.py": []})
+
+
+def ml_1m():
+    """ML-1M, one random 90/10 split."""
+    data = columns(ratings.movielens_1m())
+    held = np.random.default_rng(0).random(len(data["y"])) < 0.1
+    split = tuple({name: column[which] for name, column in data.items()} for which in (~held, held))
+    ours = {
+        "dyads LFLOrdinal, rank 10": lambda: LFLOrdinal(10, random_state=0),
+        "dyads LFLOrdinal, posterior, rank 10": lambda: LFLOrdinal(10, solver="gibbs", max_iter=150, random_state=0),
+    }
+    return rated({"90": split}, ours, {"svd.py": [], "ordered_probit.py": []})
+
+
+def kinship():
+    """Alyawarra, a fifth of the pairs held out, means over 5 splits: macro AUC of the 26 terms."""
+    data = links.alyawarra()
+    table = {"row": data.X["person"], "col": data.X["other"], "y": data.y}
+    splits, figures = {}, {}
+    for seed in range(5):
+        held = np.random.default_rng(seed).random(len(data.y)) < 0.2
+        splits[str(seed)] = tuple({name: column[which] for name, column in table.items()} for which in (~held, held))
+    for name, (train, test) in splits.items():
+        for method, choices in (
+            ("dyads LFLClassifier, rank 10, l2 1", {"l2": 1.0}),
+            ("dyads LFLClassifier, posterior, rank 10", {"solver": "gibbs", "l2": 1.0}),
+        ):
+            began = time.perf_counter()
+            model = LFLClassifier(10, random_state=0, **choices).fit(
+                {key: train[key] for key in ("row", "col")}, train["y"]
+            )
+            seconds = time.perf_counter() - began
+            scores = model.predict_proba({key: test[key] for key in ("row", "col")})
+            figures.setdefault(name, {})[method] = ranked(test["y"], scores, model.classes_, seconds)
+    for name, methods in rivals(splits, "kinship.py", ".rivals-graphs").items():
+        figures[name] |= {method: ranked(splits[name][1]["y"], **arrays) for method, arrays in methods.items()}
+    return means(figures)
+
+
+def ranked(y, scores, classes, seconds):
+    occur = [k for k, label in enumerate(classes) if 0 < (y == label).sum() < len(y)]
+    aucs = [roc_auc_score(y == classes[k], scores[:, k]) for k in occur]
+    accuracy = float((classes[scores.argmax(axis=1)] == y).mean())
+    return {"AUC": float(np.mean(aucs)), "accuracy": accuracy, "seconds": float(seconds)}
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    main({f.__name__: f for f in (ml_100k, ml_1m, kinship)}, __file__)
