@@ -240,3 +240,20 @@ def plot_latent_map(ax: Any, model: Any, side: str = "row", most: int = 60) -> A
     ax.margins(x=0.12)
     ax.set_title("Latent weights: the nearer, the more alike the labels")
     return ax
+
+
+def plot_confusion(ax: Any, y: Any, predicted: Any, classes: Any) -> Any:
+    """Draw how often each label was predicted for each true one: shares of the true label, and counts."""
+    y, predicted, classes = np.asarray(y), np.asarray(predicted), np.asarray(classes)
+    counts = np.array([[np.sum((y == true) & (predicted == said)) for said in classes] for true in classes])
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    ax.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    if len(classes) <= 12:
+        for true, said in np.ndindex(counts.shape):
+            dark = shares[true, said] > 0.5
+            ax.text(said, true, f"{counts[true, said]:,}", ha="center", va="center", color="white" if dark else "black")
+    ax.set_xticks(range(len(classes)), [str(label) for label in classes])
+    ax.set_yticks(range(len(classes)), [str(label) for label in classes])
+    ax.set(xlabel="predicted label", ylabel="true label")
+    ax.set_title("Confusion: shares of the true label")
+    return ax

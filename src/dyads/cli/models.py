@@ -1,0 +1,529 @@
+"""Commands that make and use models, on tables in files."""
+
+import dataclasses
+import time
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from dyads.cli import console
+from dyads.cli.console import Usage
+
+KINDS = {"nominal": "LFLClassifier", "ordinal": "LFLOrdinal", "link": "LFLLink", "relational": "LFLRelational"}
+"""The estimator of each kind of labels."""
+
+Kind = StrEnum("Kind", list(KINDS))
+Given = StrEnum("Given", ["proba", "mode", "median", "mean"])
+
+Table = Annotated[str, typer.Argument(help="Table of pairs: CSV, TSV, Parquet or Arrow; - is CSV on standard input.")]
+Model = Annotated[Path, typer.Argument(help="Model file, as `dyads fit` writes it.")]
+Label = Annotated[str, typer.Option("--label", help="Column of labels.")]
+Weight = Annotated[str | None, typer.Option("--weight", help="Column of weights; a pair of weight 2 counts twice.")]
+RowFeatures = Annotated[str | None, typer.Option("--row-features", help="Table of features of row ids.")]
+ColFeatures = Annotated[str | None, typer.Option("--col-features", help="Table of features of column ids.")]
+Output = Annotated[str, typer.Option("--output", "-o", help="File to write; - is CSV on standard output.")]
+ModelOutput = Annotated[Path, typer.Option("--output", "-o", help="Model file to write.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")]
+Json = Annotated[bool, typer.Option("--json", help="For machines.")]
+
+MODEL, PENALTY, SOLVER = "The model", "Penalties", "The solver"
+
+
+def _option(text: str, panel: str = MODEL) -> Any:
+    return typer.Option(help=text, rich_help_panel=panel)
+
+
+def fit(
+    context: typer.Context,
+    data: Table,
+    output: ModelOutput,
+    row: Annotated[str | None, typer.Option(help="Column of row ids; the first if not told.")] = None,
+    col: Annotated[str | None, typer.Option(help="Column of column ids; the second if not told.")] = None,
+    label: Label = "label",
+    kind: Annotated[Kind, typer.Option(help="What labels are.")] = Kind.nominal,  # type: ignore[attr-defined]
+    relation: Annotated[str | None, typer.Option(help="Column of relations, of the kind relational.")] = None,
+    feature: Annotated[
+        list[str] | None, typer.Option(help="Column that is a feature of pairs; may be repeated.")
+    ] = None,
+    weight: Weight = None,
+    row_features: RowFeatures = None,
+    col_features: ColFeatures = None,
+    cv: Annotated[
+        bool, typer.Option("--cv", help="Choose the penalty by cross-validation (nominal, ordinal).")
+    ] = False,
+    checkpoint: Annotated[Path | None, typer.Option(help="File from which sampling goes on if it is stopped.")] = None,
+    force: Force = False,
+    as_json: Json = False,
+    rank: Annotated[int, _option("Latent weights per id (and label); 0 for none.")] = 5,
+    loss: Annotated[str, _option("log, brier; ordinal also absolute, squared, hinge.")] = "log",
+    structure: Annotated[str | None, _option("bilinear, stereotype, symmetric, spectral, directed, ...")] = None,
+    n_bases: Annotated[int | None, _option("Sets of shared latent weights.")] = None,
+    base: Annotated[str, _option("Label whose weights are zero; auto, or none.")] = "auto",
+    bias: Annotated[bool, _option("Whether ids have biases.")] = True,
+    interactions: Annotated[int, _option("Latent columns in which features have weights too.")] = 0,
+    implicit: Annotated[bool, _option("Use who was seen with whom as features.")] = False,
+    side_training: Annotated[str, _option("joint, after or frozen: when features are learnt.")] = "joint",
+    unknown: Annotated[str, _option("prior, mean, raise or nan: what new ids are.")] = "prior",
+    l2: Annotated[float, _option("Of latent weights.", PENALTY)] = 6.0,
+    l2_row: Annotated[float | None, _option("Of rows' latent weights; l2 if not told.", PENALTY)] = None,
+    l2_col: Annotated[float | None, _option("Of columns' latent weights; l2 if not told.", PENALTY)] = None,
+    l2_bias: Annotated[float, _option("Of biases.", PENALTY)] = 2.0,
+    l2_side: Annotated[float, _option("Of the weights of features.", PENALTY)] = 30.0,
+    l2_shared: Annotated[float | None, _option("Of the labels' weights of shared ones.", PENALTY)] = None,
+    l2_scaling: Annotated[str, _option("none, inverse_sqrt or count.", PENALTY)] = "none",
+    solver: Annotated[str, _option("auto, lbfgs, sgd, newton or gibbs.", SOLVER)] = "auto",
+    max_iter: Annotated[int | None, _option("Most iterations, epochs or sweeps.", SOLVER)] = None,
+    tol: Annotated[float | None, _option("Least share by which an iteration must lower the objective.", SOLVER)] = None,
+    learning_rate: Annotated[float | None, _option("Of SGD.", SOLVER)] = None,
+    n_init: Annotated[int, _option("Restarts, of which the best is kept.", SOLVER)] = 1,
+    n_models: Annotated[int, _option("Models to average.", SOLVER)] = 1,
+    n_chains: Annotated[int, _option("Chains of gibbs.", SOLVER)] = 1,
+    draw_memory: Annotated[float, _option("Mebibytes for draws of gibbs.", SOLVER)] = 256.0,
+    early_stopping: Annotated[bool, _option("Stop when held-out pairs no longer gain.", SOLVER)] = False,
+    validation_fraction: Annotated[float, _option("Share held out for that.", SOLVER)] = 0.1,
+    n_jobs: Annotated[int, _option("Threads; -1 is all cores.", SOLVER)] = -1,
+    random_state: Annotated[int | None, _option("Seed.", SOLVER)] = None,
+) -> None:
+    """Learn a model from labelled pairs."""
+    from dyads import estimators, selection
+
+    console.check_output(output, force)
+    if (relation is not None) != (kind == "relational"):
+        raise Usage("--relation names the column of relations of --kind relational: expected both or neither.")
+    if cv and kind not in ("nominal", "ordinal"):
+        raise Usage(f"--cv is not there for --kind {kind}: expected nominal or ordinal. Choose --l2 yourself.")
+    estimator = getattr(estimators, KINDS[kind])
+    table = _read(data, [each for each in (row, col, relation) if each], label, weight, feature or [])
+    row, col = _first_two(table, row, col, [label, weight, relation, *(feature or [])])
+    X = table.select([each for each in (row, col, relation) if each] + (feature or []))
+    y = _labels(table, label)
+    names = set(estimator().get_params()) & context.params.keys()
+    choices = {name: context.params[name] for name in names} | {"row": row, "col": col, "base": _base(base, y)}
+    for name, path, ids in (("row_features", row_features, row), ("col_features", col_features, col)):
+        choices[name] = None if path is None else _features(path, ids)
+    model = estimator(**choices)
+    began = time.perf_counter()
+    with console.warned():
+        if cv:
+            search = (selection.LFLOrdinalCV if kind == "ordinal" else selection.LFLClassifierCV)(model)
+            with console.bar("Cross-validation") as move:
+                model = search.fit(X, y, _weights(table, weight), callback=move).best_estimator_
+        else:
+            with console.bar("Fitting") as move:
+                model.fit(
+                    X,
+                    y,
+                    _weights(table, weight),
+                    callback=lambda step: move(step.iteration, max_iter, f"objective {step.objective:,.0f}"),
+                    checkpoint=checkpoint,
+                )
+        model.save(output)
+    found = {
+        "model": str(output),
+        "kind": str(kind),
+        "pairs": table.num_rows,
+        "rows": len(model.row_ids_),
+        "columns": len(model.col_ids_),
+        "labels": model.classes_.tolist(),
+        "solver": model.solver_,
+        "iterations": model.n_iter_,
+        "objective": round(float(model.objective_), 3),
+        "seconds": round(time.perf_counter() - began, 2),
+        **({"l2": float(model.l2), "held-out log-loss": round(-search.best_score_, 4)} if cv else {}),
+    }
+    _show_facts(found, as_json)
+
+
+def predict(
+    model_file: Model,
+    data: Table,
+    output: Output = "-",
+    give: Annotated[
+        list[Given] | None, typer.Option(help="What to give, may be repeated: all that the labels allow if not told.")
+    ] = None,
+    row_features: RowFeatures = None,
+    col_features: ColFeatures = None,
+    force: Force = False,
+) -> None:
+    """Predict labels of pairs, in constant memory: the columns of ids, then what is asked for."""
+    import pyarrow as pa
+
+    from dyads.data.files import open_writer, read_batches
+    from dyads.data.labels import numeric_values
+
+    console.check_output(output, force)
+    model = load_model(model_file)
+    ordered = hasattr(model, "predict_mean")
+    if give and not ordered and set(give) & {"median", "mean"}:
+        raise Usage("--give median and mean need labels with an order: the model has none. Expected proba or mode.")
+    wanted = give or (list(Given) if ordered else [Given.proba, Given.mode])  # type: ignore[attr-defined]
+    features = new_features(model, row_features, col_features)
+    batches = read_batches(data, _id_types(model))
+    _check_columns(data, batches.names, model.columns_)
+    kept = [vocabulary.name for vocabulary in model.fitted_.vocabularies]
+    values = numeric_values(model.classes_)
+    done = 0
+    with console.warned(), console.bar("Predicting") as move, open_writer(output, kept) as write:
+        for batch in batches:
+            proba = model.predict_proba(batch.select(model.columns_), **features)
+            columns = {name: batch[name] for name in kept}
+            if "proba" in wanted:
+                columns |= {f"p_{label}": proba[:, code] for code, label in enumerate(model.classes_)}
+            if "mode" in wanted:
+                columns["mode"] = _label_column(model.classes_, proba.argmax(axis=1), proba)
+            if "median" in wanted:
+                columns["median"] = _label_column(model.classes_, (proba.cumsum(axis=1) >= 0.5).argmax(axis=1), proba)
+            if "mean" in wanted:
+                columns["mean"] = proba @ values
+            write(pa.table(columns))
+            done += batch.num_rows
+            move(done, None, f"{done:,} pairs")
+
+
+def evaluate(
+    model_file: Model,
+    data: Table,
+    label: Label = "label",
+    weight: Weight = None,
+    row_features: RowFeatures = None,
+    col_features: ColFeatures = None,
+    as_json: Json = False,
+) -> None:
+    """Judge a model by labelled pairs it has not seen: all metrics, by what was known of the ids."""
+    from dyads import selection
+
+    model = load_model(model_file)
+    X, y, sample_weight = read_labelled(model, data, label, weight)
+    features = new_features(model, row_features, col_features)
+    found = selection.evaluate(model, X, y, sample_weight, **features)
+    console.show(found.to_pydict(), f"{model_file.name} on {data}", as_json)
+
+
+def recommend(
+    model_file: Model,
+    rows: Annotated[
+        str | None, typer.Option(help="Table whose first column holds row ids; all rows if not told.")
+    ] = None,
+    id: Annotated[list[str] | None, typer.Option(help="A row id; may be repeated.")] = None,
+    n: Annotated[int, typer.Option("-n", min=1, help="How many columns for each row.")] = 10,
+    by: Annotated[str, typer.Option(help="mean, thompson, or a label whose probability counts.")] = "mean",
+    exclude: Annotated[str | None, typer.Option(help="Table of pairs to leave out, such as those trained on.")] = None,
+    candidates: Annotated[
+        str | None, typer.Option(help="Table whose first column holds the columns to choose.")
+    ] = None,
+    relation: Annotated[str | None, typer.Option(help="The relation, for a model of several.")] = None,
+    output: Output = "-",
+    force: Force = False,
+) -> None:
+    """The best columns for rows: a table of row, col, rank, value."""
+    from dyads.data.files import open_writer
+
+    console.check_output(output, force)
+    model = load_model(model_file)
+    vocabularies = model.fitted_.vocabularies
+    if rows is not None and id:
+        raise Usage("Got both --rows and --id: expected one of them.")
+    wanted = _ids(id, vocabularies[0]) if id else _column(rows, vocabularies[0]) if rows else model.row_ids_
+    labels = {str(each): each for each in model.classes_.tolist()}
+    with console.warned():
+        found = model.recommend(
+            wanted,
+            n,
+            labels.get(by, by),
+            exclude=None if exclude is None else _pairs(exclude, model),
+            candidates=None if candidates is None else _column(candidates, vocabularies[1]),
+            relation=None if relation is None else _ids([relation], vocabularies[2])[0].as_py(),
+        )
+    with open_writer(output, found.column_names) as write:
+        write(found)
+
+
+def explain(
+    model_file: Model,
+    data: Table,
+    output: Output = "-",
+    picture: Annotated[Path | None, typer.Option(help="Draw the first pair: a PNG, PDF or SVG file.")] = None,
+    force: Force = False,
+) -> None:
+    """What each part adds to the log-odds of every label: a tidy table of dyad, label, part, value."""
+    from dyads import report
+    from dyads.data.files import open_writer, read_table
+
+    console.check_output(output, force)
+    if picture is not None:
+        console.check_output(picture, force, console.PICTURES)
+    model = load_model(model_file)
+    table = _typed(read_table(data, _names(model)), model)
+    _check_columns(data, table.column_names, model.columns_)
+    with console.warned():
+        found = model.explain(table.select(model.columns_))
+    if picture is not None:
+        console.save_picture(picture, lambda ax: report.plot_explanation(ax, found))
+    with open_writer(output, found.column_names) as write:
+        write(found)
+
+
+def fold_in(
+    model_file: Model,
+    data: Table,
+    output: ModelOutput,
+    label: Label = "label",
+    weight: Weight = None,
+    side: Annotated[str | None, typer.Option(help="row or col: solve for all of these, not for new ids alone.")] = None,
+    row_features: RowFeatures = None,
+    col_features: ColFeatures = None,
+    force: Force = False,
+) -> None:
+    """Add new rows and columns to a model by their labels; nothing else in it changes."""
+    console.check_output(output, force)
+    model = load_model(model_file)
+    X, y, sample_weight = read_labelled(model, data, label, weight)
+    before = len(model.row_ids_), len(model.col_ids_)
+    with console.warned():
+        grown = model.fold_in(X, y, sample_weight, side=side, **new_features(model, row_features, col_features))
+        grown.save(output)
+    new = len(grown.row_ids_) - before[0], len(grown.col_ids_) - before[1]
+    console.say(f"{new[0]:,} new rows and {new[1]:,} new columns; written to {output}.")
+
+
+def calibrate(
+    model_file: Model,
+    data: Table,
+    output: ModelOutput,
+    label: Label = "label",
+    weight: Weight = None,
+    method: Annotated[str | None, typer.Option(help="logistic, vector, isotonic or temperature.")] = None,
+    force: Force = False,
+) -> None:
+    """Make a model's probabilities come true, by labelled pairs it was not trained on."""
+    from dyads.metrics import classwise_ece
+
+    console.check_output(output, force)
+    model = load_model(model_file)
+    X, y, sample_weight = read_labelled(model, data, label, weight)
+    truth = np.asarray(y)
+    with console.warned():
+        before = classwise_ece(truth, model.predict_proba(X), model.classes_)
+        model.calibrate(X, y, method, sample_weight)
+        model.save(output)
+    after = classwise_ece(truth, model.predict_proba(X), model.classes_)
+    console.say(f"Calibration error on these pairs {before:.4f}, now {after:.4f}; written to {output}.")
+
+
+def info(model_file: Model, as_json: Json = False) -> None:
+    """What is in a model file."""
+    model = load_model(model_file)
+    fitted = model.fitted_
+    found = {
+        "file": str(model_file),
+        "bytes": model_file.stat().st_size,
+        "estimator": type(model).__name__,
+        "labels": model.classes_.tolist(),
+        "rows": f"{len(model.row_ids_):,} ids of {fitted.vocabularies[0].name!r}",
+        "columns": f"{len(model.col_ids_):,} ids of {fitted.vocabularies[1].name!r}",
+        "relations": len(model.relation_ids_) if len(fitted.vocabularies) > 2 else 0,
+        "structure": type(fitted.structure).__name__.lower(),
+        "rank": model.rank,
+        "loss": type(fitted.loss).__name__.lower(),
+        "features": {side: getattr(fitted, f"{side}s").n_features for side in ("row", "col")},
+        "weights": model.n_parameters_,
+        "solver": model.solver_,
+        "iterations": model.n_iter_,
+        "converged": model.converged_,
+        "draws" if fitted.is_posterior else "models": len(fitted.every),
+        "calibrated": fitted.calibrator is not None,
+        "unknown ids": model.unknown,
+    }
+    _show_facts(found, as_json)
+
+
+def describe(
+    data: Table,
+    row: Annotated[str | None, typer.Option(help="Column of row ids; the first if not told.")] = None,
+    col: Annotated[str | None, typer.Option(help="Column of column ids; the second if not told.")] = None,
+    label: Label = "label",
+    as_json: Json = False,
+) -> None:
+    """Look at a table of labelled pairs: what is odd in it, and what to begin with."""
+    from dyads import doctor
+
+    table = _read(data, [each for each in (row, col) if each], label, None, [])
+    row, col = _first_two(table, row, col, [label])
+    with console.bar("Looking"):
+        found = doctor.examine(table.select([row, col]), _labels(table, label))
+    if as_json:
+        console.show_json(dataclasses.asdict(found))
+        return
+    console.show({"": list(found.facts), data: [str(value) for value in found.facts.values()]})
+    for sentence in found.findings:
+        typer.echo(f"! {sentence}")
+    typer.echo(f"Begin with: dyads fit {data} --row {row} --col {col} --label {label} {found.advice} -o model.dyads")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this file."""
+    for command in (fit, predict, evaluate, recommend, explain, fold_in, calibrate, info, describe):
+        app.command(command.__name__.replace("_", "-"))(console.guarded()(command))
+
+
+# ------------------------------------------------------------------------------------------------------ tables
+
+
+def load_model(path: Path) -> Any:
+    """The model of a file."""
+    from dyads.errors import InputError
+    from dyads.estimators import load
+
+    if not path.is_file():
+        raise InputError(f"There is no file {path}: expected a model that `dyads fit` wrote.")
+    return load(path)
+
+
+def _read(data: str, ids: list[str], label: str | None, weight: str | None, features: list[str]) -> Any:
+    """The whole table, whose columns of ids are told, or are its first two."""
+    from dyads.data.files import read_batches, read_table
+
+    known = ids if len(ids) > 1 or data == "-" else [*ids, *read_batches(data, {}).names[:2]]
+    table = read_table(data, known)
+    _check_columns(
+        data, table.column_names, [*ids, *([label] if label else []), *([weight] if weight else []), *features]
+    )
+    return table
+
+
+def _check_columns(data: str, there: Sequence[str], wanted: Iterable[str]) -> None:
+    from dyads.errors import InputError
+
+    missing = [name for name in wanted if name not in there]
+    if missing:
+        raise InputError(f"{data} has no column {missing[0]!r}: expected one of its columns {list(there)}.")
+
+
+def _first_two(table: Any, row: str | None, col: str | None, others: Sequence[str | None]) -> tuple[str, str]:
+    free = [name for name in table.column_names if name not in (row, col, *others)]
+    row = row or (free.pop(0) if free else None)
+    col = col or (free.pop(0) if free else None)
+    if row is None or col is None:
+        raise Usage(f"Which columns hold ids is not clear among {table.column_names}: name them by --row and --col.")
+    return row, col
+
+
+def _labels(table: Any, label: str) -> Any:
+    """The column of labels; numbers that a file holds as text stay text."""
+    return table[label]
+
+
+def _weights(table: Any, weight: str | None) -> Any:
+    return None if weight is None else table[weight].to_numpy()
+
+
+def read_labelled(model: Any, data: str, label: str, weight: str | None) -> tuple[Any, Any, Any]:
+    """Pairs with the columns that the model was fitted on, their labels and their weights."""
+    from dyads.data.files import read_table
+
+    table = _typed(read_table(data, _names(model)), model)
+    _check_columns(data, table.column_names, [*model.columns_, label, *([weight] if weight else [])])
+    return table.select(model.columns_), _labels(table, label), _weights(table, weight)
+
+
+def _names(model: Any) -> list[str]:
+    return [vocabulary.name for vocabulary in model.fitted_.vocabularies]
+
+
+def _id_types(model: Any) -> dict[str, Any]:
+    return {vocabulary.name: vocabulary.ids.type for vocabulary in model.fitted_.vocabularies}
+
+
+def _typed(table: Any, model: Any) -> Any:
+    """Integers become text where the model's ids are text: a file of few ids may look like numbers by chance."""
+    import pyarrow as pa
+
+    for name, kind in _id_types(model).items():
+        if name in table.column_names and pa.types.is_integer(table[name].type) and pa.types.is_large_string(kind):
+            table = table.set_column(table.column_names.index(name), name, table[name].cast(pa.string()))
+    return table
+
+
+def _features(path: str, ids: str) -> Any:
+    from dyads.data.files import read_batches, read_table
+    from dyads.data.side import Features
+
+    names = read_batches(path, {}).names
+    key = ids if ids in names else names[0]
+    return Features(read_table(path, [key]), key)
+
+
+def new_features(model: Any, row_features: str | None, col_features: str | None) -> dict[str, Any]:
+    """Tables of features for a method that predicts."""
+    names = _names(model)
+    return {
+        "row_features": None if row_features is None else _features(row_features, names[0]),
+        "col_features": None if col_features is None else _features(col_features, names[1]),
+    }
+
+
+def _column(path: str, vocabulary: Any) -> Any:
+    """The ids of the first column of a file, or of the one that is called as those of the model are."""
+    from dyads.data.files import read_batches, read_table
+
+    names = read_batches(path, {}).names
+    name = vocabulary.name if vocabulary.name in names else names[0]
+    column = read_table(path, [name])[name].combine_chunks()
+    return _ids([str(each) for each in column.to_pylist()], vocabulary)
+
+
+def _ids(texts: Sequence[str], vocabulary: Any) -> Any:
+    """Ids as they are typed, in the type that the model's ids have."""
+    import pyarrow as pa
+
+    from dyads.errors import InputError
+
+    try:
+        return pa.array(texts).cast(vocabulary.ids.type)
+    except pa.ArrowInvalid:
+        raise InputError(
+            f"{list(texts)[:3]} are not all ids of column {vocabulary.name!r}: expected values of type "
+            f"{vocabulary.ids.type}."
+        ) from None
+
+
+def _pairs(path: str, model: Any) -> Any:
+    from dyads.data.files import read_table
+
+    names = _names(model)
+    table = _typed(read_table(path, names), model)
+    _check_columns(path, table.column_names, names[:2])
+    return table.select([name for name in names if name in table.column_names])
+
+
+def _base(text: str, y: Any) -> Any:
+    if text == "auto":
+        return text
+    return None if text == "none" else {str(each): each for each in y.unique().to_pylist()}.get(text, text)
+
+
+def _label_column(classes: Any, codes: Any, proba: Any) -> Any:
+    """Predicted labels; none where probabilities are NaN."""
+    import pyarrow as pa
+
+    return pa.array(classes[codes], mask=np.isnan(proba).any(axis=1))
+
+
+def _show_facts(found: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        console.show_json(found)
+    else:
+        console.show({"": list(found), "value": [_worded(value) for value in found.values()]})
+
+
+def _worded(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {each}" for key, each in value.items())
+    if isinstance(value, list):
+        shown = ", ".join(map(str, value[:12]))
+        return shown if len(value) <= 12 else f"{shown}, ... ({len(value)})"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

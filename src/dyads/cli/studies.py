@@ -1,0 +1,154 @@
+"""Commands that show: the demo, the report of a model, the experiments of the paper, the data sets."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dyads.cli import console
+from dyads.cli.models import (
+    ColFeatures,
+    Force,
+    Json,
+    Label,
+    Model,
+    RowFeatures,
+    Table,
+    load_model,
+    new_features,
+    read_labelled,
+)
+
+if TYPE_CHECKING:
+    from dyads.experiment import Experiment
+
+Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of the data and of the fit.")]
+
+datasets = typer.Typer(no_args_is_help=True, help="Published data sets: what there is, and where it lies.")
+
+
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where the picture goes.")] = Path("dyads-demo.png"),
+    seed: Seed = 0,
+) -> None:
+    """Learn a made-up store of shoppers x products, and compare with the probabilities it was drawn from."""
+    from dyads.demo import draw, run
+
+    console.check_output(output, True, console.PICTURES)
+    with console.bar("Fitting") as move:
+        found = run(lambda step: move(step.iteration, None, f"objective {step.objective:,.0f}"), random_state=seed)
+    columns = ("on held-out pairs", "dyads", "beside")
+    console.show(
+        dict(zip(columns, zip(*found.rows, strict=True), strict=True)),
+        "A store: shopper x product → viewed, bought or returned",
+    )
+    if console.can_draw():
+        draw(found, output)
+        typer.echo(f"Picture: {output}")
+
+
+def report(
+    model_file: Model,
+    data: Table,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Page to write.")] = Path("report.html"),
+    label: Label = "label",
+    row_features: RowFeatures = None,
+    col_features: ColFeatures = None,
+    force: Force = False,
+) -> None:
+    """Write a page on a model and labelled pairs it has not seen: one file, no network needed to read it."""
+    from dyads import page
+
+    console.check_output(output, force, (".html",))
+    model = load_model(model_file)
+    X, y, _ = read_labelled(model, data, label, None)
+    with console.warned(), console.bar("Writing the report"):
+        text = page.report_page(model, X, y, model_file.name, **new_features(model, row_features, col_features))
+        page.write(text, output)
+    console.say(f"Written to {output}.")
+
+
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="Experiment to run; without one, the list of all.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Run all experiments, one after the other.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A first look: fewer seeds and cases.")] = False,
+    posterior: Annotated[
+        bool, typer.Option("--posterior", help="The methods that sample the posterior (hours), in place of the others.")
+    ] = False,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for tables and pictures.")] = Path("results"),
+) -> None:
+    """Run an experiment of the paper, and write our figures beside the published ones."""
+    from dyads import experiment
+
+    if name is None and not everything:
+        for each in experiment.names():
+            typer.echo(f"{each:<12} {experiment.read(each).title}")
+        return
+    if name is not None and name not in experiment.names():
+        raise console.Usage(f"There is no experiment {name!r}: expected one of {', '.join(experiment.names())}.")
+    for each in experiment.names() if name is None else [name]:
+        _reproduce(experiment.read(each), quick, posterior, output)
+
+
+def _reproduce(chosen: "Experiment", quick: bool, posterior: bool, output: Path) -> None:
+    from dyads import experiment
+
+    if posterior and not any(method.posterior for method in chosen.methods):
+        console.say(f"{chosen.name}: nothing samples the posterior there.")
+        return
+    for data in chosen.data:
+        _find(data)
+    kind, folder = ("posterior" if posterior else "point"), output / "quick" if quick else output
+    short = chosen.shortened() if quick else chosen
+    with console.bar(chosen.name) as move:
+        found = experiment.run(
+            short, posterior=posterior, progress=lambda done, total: move(done, total, f"{done}/{total}")
+        )
+    results = ({} if quick else experiment.read_results(chosen, folder)) | {kind: found}
+    path = experiment.write(short, {each: results[each] for each in ("point", "posterior") if each in results}, folder)
+    header, body = experiment.table(short, results)
+    console.show(dict(zip(header, zip(*body, strict=True), strict=True)), chosen.title)
+    console.say(f"Written to {path}, after {found['seconds']:.0f} s.")
+
+
+def _find(name: str) -> Path:
+    """Where a data set lies; a bar shows how far its download is."""
+    from dyads.datasets.sources import find
+
+    with console.bar(f"Downloading {name}") as move:
+        return find(name, lambda done, total: move(done, total, f"{done / 2**20:.1f} MiB"))
+
+
+@datasets.command("list")
+@console.guarded()
+def list_datasets(as_json: Json = False) -> None:
+    """All data sets, and whether each is at hand."""
+    from dyads.datasets.sources import SOURCES, data_folder
+
+    there = {
+        name: any((data_folder() / name / file).exists() for file in source.needed) for name, source in SOURCES.items()
+    }
+    columns = {
+        "name": list(SOURCES),
+        "at_hand": [("yes" if there[name] else "can be fetched" if SOURCES[name].url else "no") for name in SOURCES],
+        "what": [source.about for source in SOURCES.values()],
+    }
+    console.show(columns, f"Data folder: {data_folder()}", as_json)
+
+
+@datasets.command("get")
+@console.guarded()
+def get_dataset(name: Annotated[str, typer.Argument(help="Name of a data set.")]) -> None:
+    """Fetch a data set, unless it is at hand, and say where it lies."""
+    from dyads.datasets.sources import SOURCES
+
+    if name not in SOURCES:
+        raise console.Usage(f"There is no data set {name!r}: expected one of {', '.join(SOURCES)}.")
+    typer.echo(_find(name))
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this file."""
+    for command in (report, reproduce, demo):
+        app.command()(console.guarded()(command))
+    app.add_typer(datasets, name="datasets")

@@ -1,0 +1,216 @@
+"""Tables in files: CSV, TSV, Parquet, Arrow, or standard input and output ("-"), whole or in batches."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import csv, ipc
+
+from dyads.errors import InputError
+
+STANDARD = "-"
+"""The name of standard input and output."""
+
+DELIMITERS = {"csv": ",", "tsv": "\t"}
+
+FORMATS = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+}
+"""The format of a file by how its name ends; ".gz" after it is unpacked, of CSV and TSV."""
+
+INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
+"""Text that is an integer and nothing else: "007" is not, nor "+7"."""
+
+
+def format_of(path: str) -> str:
+    """The format of a file; standard input and output are CSV."""
+    if path == STANDARD:
+        return "csv"
+    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
+    packed = suffixes[-1:] == [".gz"]
+    found = FORMATS.get(suffixes[-2] if packed and len(suffixes) > 1 else (suffixes or [""])[-1])
+    if found is None or (packed and found not in DELIMITERS):
+        raise InputError(
+            f"The name {Path(path).name} tells no format: expected one that ends in {', '.join(FORMATS)}, or - for CSV."
+        )
+    return found
+
+
+def read_table(path: str, ids: Sequence[str] = ()) -> pa.Table:
+    """Read a whole file. The columns `ids` are integers where all their values are plainly that, and text else."""
+    with _reading(path):
+        if format_of(path) in DELIMITERS:
+            table = csv.read_csv(
+                sys.stdin.buffer if path == STANDARD else path,
+                parse_options=_parsing(path),
+                convert_options=_converting({name: pa.string() for name in ids}),
+            )
+            table = _with(table, {name: _tidy_ids(table[name]) for name in ids if name in table.column_names})
+        else:
+            table = pa.Table.from_batches(list(batches := _stored(path)), batches.schema)
+    if not table.num_rows:
+        raise InputError(f"{_named(path)} has no lines: expected a header and at least one line of data.")
+    return table
+
+
+def read_batches(path: str, types: Mapping[str, pa.DataType]) -> "Batches":
+    """Read a file in batches, of which one at a time is in memory; `types` are those that columns of ids have."""
+    with _reading(path):
+        if format_of(path) not in DELIMITERS:
+            return Batches(path, _stored(path), {})
+        reader = csv.open_csv(
+            sys.stdin.buffer if path == STANDARD else path,
+            parse_options=_parsing(path),
+            convert_options=_converting({name: pa.string() for name in types}),
+        )
+        return Batches(path, reader, types)
+
+
+class Batches:
+    """The batches of a file, in which columns of ids have the types asked for.
+
+    Attributes
+    ----------
+    names : the columns of the file
+    """
+
+    def __init__(self, path: str, source: Any, types: Mapping[str, pa.DataType]) -> None:
+        self.path, self.names = path, list(source.schema.names)
+        self._source, self._types = source, types
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        with _reading(self.path):
+            for batch in self._source:
+                table = pa.Table.from_batches([batch])
+                if table.num_rows:
+                    present = {name: kind for name, kind in self._types.items() if name in self.names}
+                    yield _with(table, {name: _as_type(table[name], kind, name) for name, kind in present.items()})
+
+
+@contextmanager
+def open_writer(path: str, names: Sequence[str]) -> Iterator[Any]:
+    """A function that writes tables to a file, one after the other, which appears when all are written.
+
+    Whatever interrupts it, nothing half-written stays, and an older file of that name is kept.
+    """
+    kind = format_of(path)
+    if path == STANDARD:
+        with _writer(kind, sys.stdout.buffer, names) as write:
+            yield write
+        sys.stdout.buffer.flush()
+        return
+    target = Path(path)
+    handle, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
+    try:
+        with os.fdopen(handle, "wb") as file, _writer(kind, file, names) as write:
+            yield write
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(partial, 0o666 & ~mask)
+        os.replace(partial, target)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(partial)
+        raise
+
+
+@contextmanager
+def _writer(kind: str, file: Any, names: Sequence[str]) -> Iterator[Any]:
+    opened: list[Any] = []
+
+    def write(table: pa.Table) -> None:
+        if not opened:
+            opened.append(_open(kind, file, table.schema))
+        opened[0].write_table(table) if kind != "arrow" else opened[0].write(table)
+
+    yield write
+    if not opened:
+        opened.append(_open(kind, file, pa.schema([(name, pa.string()) for name in names])))
+    opened[0].close()
+
+
+def _open(kind: str, file: Any, schema: pa.Schema) -> Any:
+    if kind == "parquet":
+        return pq.ParquetWriter(file, schema)
+    if kind == "arrow":
+        return ipc.new_file(file, schema)
+    options = csv.WriteOptions(delimiter=DELIMITERS[kind], quoting_style="needed")
+    return csv.CSVWriter(file, schema, write_options=options)
+
+
+def _stored(path: str) -> Any:
+    """The batches of a Parquet or Arrow file, with a schema."""
+    if format_of(path) == "parquet":
+        file = pq.ParquetFile(path)
+        return pa.RecordBatchReader.from_batches(file.schema_arrow, file.iter_batches())
+    file = ipc.open_file(path)
+    return pa.RecordBatchReader.from_batches(file.schema, (file.get_batch(i) for i in range(file.num_record_batches)))
+
+
+def _parsing(path: str) -> Any:
+    return csv.ParseOptions(delimiter=DELIMITERS[format_of(path)], newlines_in_values=True)
+
+
+def _converting(types: Mapping[str, pa.DataType]) -> Any:
+    # Only what is empty is missing: NA is a country, and null somebody's name.
+    return csv.ConvertOptions(column_types=dict(types), null_values=[""], strings_can_be_null=True)
+
+
+def _with(table: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
+    for name, column in columns.items():
+        table = table.set_column(table.column_names.index(name), name, column)
+    return table
+
+
+def _tidy_ids(column: Any) -> Any:
+    plain = pc.all(pc.match_substring_regex(column, INTEGER), min_count=0).as_py()
+    return column.cast(pa.int64()) if plain and len(column) > column.null_count else column
+
+
+def _as_type(column: Any, kind: pa.DataType, name: str) -> Any:
+    if pa.types.is_large_string(kind) or pa.types.is_string(kind):
+        return column
+    if pa.types.is_integer(kind):
+        wrong = pc.fill_null(pc.invert(pc.match_substring_regex(column, INTEGER)), False)
+        if pc.any(wrong).as_py():
+            strange = column.filter(wrong)[0].as_py()
+            raise InputError(
+                f"Column {name!r} holds {strange!r}, but the model was fitted on integers there: expected such ids, or "
+                "a model fitted on text. Write ids as they were written for the fit."
+            )
+    return column.cast(kind)
+
+
+@contextmanager
+def _reading(path: str) -> Iterator[None]:
+    """Errors of files in one sentence."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError(f"There is no file {path}: expected a table. Check the name.") from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a folder: expected a table. Name the file in it.") from None
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        if "Empty CSV" in reason or "Cannot read empty" in reason:
+            raise InputError(f"{_named(path)} is empty: expected a header and lines of data.") from error
+        raise InputError(
+            f"{_named(path)} cannot be read as {format_of(path)} ({reason}). Mend or convert it."
+        ) from error
+
+
+def _named(path: str) -> str:
+    return "Standard input" if path == STANDARD else path
