@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Real data for benchmarks, where it lies beside the checkout.
 export DYADS_DATA ?= $(wildcard $(CURDIR)/../shared/data)
 
-.PHONY: demo test lint types contracts check bench bench-posterior rivals accuracy reproduce reproduce-posterior clean
+.PHONY: demo docs test lint types contracts check bench bench-posterior rivals accuracy reproduce reproduce-posterior clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dyads demo
@@ -26,12 +26,17 @@ contracts: $(VENV)/.installed
 
 check: test lint types contracts
 
+# The documentation, in build/docs; warnings are errors.
+docs: $(VENV)/.installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 # Speed, memory and accuracy on real data: some minutes, and no test depends on it.
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/structures.py
 	$(BIN)/python benchmarks/side.py
 	$(BIN)/python benchmarks/selection.py
+	$(BIN)/python benchmarks/stream.py
 
 # The posterior takes most of an hour.
 bench-posterior: $(VENV)/.installed
@@ -58,7 +63,7 @@ $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("dyads needs python3 >= 3.11, this is " + sys.version) if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[plot,data,dev]'
+	$(BIN)/python -m pip install --quiet --editable '.[plot,data,docs,dev]'
 	touch $@
 
 clean:

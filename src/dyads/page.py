@@ -182,7 +182,7 @@ def _pictures(model: Any, truth: Array, proba: Array, predicted: Array) -> str:
         ),
         "Training: the objective by iteration": lambda ax: report.plot_training_curve(ax, model.trace_),
     }
-    if model.fitted_.factors("row_factors").reshape(len(model.row_ids_), -1).shape[1] > 1:
+    if model.embed(model.row_ids_[:1]).size > 1:
         drawn["Map of rows by their latent weights"] = lambda ax: report.plot_latent_map(ax, model, "row", 40)
         if not model.fitted_.structure.one_set:
             drawn["Map of columns by their latent weights"] = lambda ax: report.plot_latent_map(ax, model, "col", 40)

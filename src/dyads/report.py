@@ -219,7 +219,7 @@ def plot_latent_map(ax: Any, model: Any, side: str = "row", most: int = 60) -> A
     Names are written where there is room, of at most `most`, those far from the middle first.
     """
     ids = model.row_ids_ if side == "row" else model.col_ids_
-    weights = np.asarray(model.row_factors_ if side == "row" else model.col_factors_, float).reshape(len(ids), -1)
+    weights = np.asarray(model.embed(ids, side), float)
     if weights.shape[1] < 2:
         raise InputError(f"The model has {weights.shape[1]} latent weights a {side}: expected two or more for a map.")
     centred = weights - weights.mean(axis=0)
