@@ -1,4 +1,4 @@
-"""`dyads predict` on ten million pairs: peak memory above that of the model, and seconds. See core.py for how it works."""
+"""`dyads predict` on ten million pairs: peak memory above that of the model, and seconds. See core.py."""
 
 import os
 import subprocess

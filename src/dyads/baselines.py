@@ -295,7 +295,7 @@ class MeanOdds(ClassifierMixin, BaseEstimator):
     greatest, and ranks dyads worse than the mean of log-odds.
     """
 
-    def __init__(self, estimator: Any, n_models: int = 5) -> None:
+    def __init__(self, estimator: Any, n_models: int = 8) -> None:
         self.estimator = estimator
         self.n_models = n_models
 
