@@ -20,17 +20,16 @@ def words(text):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
-def test_every_example_prints_what_is_shown(page, tmp_path):
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_every_example_prints_what_is_shown(page, tmp_path, monkeypatch, capsys):
     text = page.read_text()
     python, printed = (re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL) for kind in ("python", "text"))
-    done = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", "-c", "\n".join(python)],
-        cwd=tmp_path, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(tmp_path)
+    exec(compile("\n".join(python), str(page), "exec"), {"__name__": "__main__"})
+    out = capsys.readouterr().out
     shown = "".join(printed)
-    assert words(done.stdout) == words(shown)
-    found, expected = ([float(number) for number in NUMBER.findall(text)] for text in (done.stdout, shown))
+    assert words(out) == words(shown)
+    found, expected = ([float(number) for number in NUMBER.findall(text)] for text in (out, shown))
     assert found == pytest.approx(expected, abs=0.02), "single precision differs a little between processors"
 
 
@@ -38,3 +37,15 @@ def test_both_commands_exist():
     makefile = (Path(__file__).parent.parent / "Makefile").read_text()
     for command in re.findall(r"^make (\w+)", README, re.MULTILINE):
         assert re.search(rf"^{command}:", makefile, re.MULTILINE)
+
+
+def test_the_commands_of_the_readme_lead_to_a_model_predictions_and_a_report(tmp_path):
+    shell = "\n".join(re.findall(r"```sh\n(.*?)```", README, re.DOTALL))
+    commands = [line.split("#")[0].split() for line in shell.splitlines() if line.startswith("dyads ")]
+    assert len(commands) > 5
+    for _, *arguments in commands:
+        done = subprocess.run(
+            [sys.executable, "-m", "dyads.cli", *arguments], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+    assert {"store.dyads", "predictions.csv", "report.html"} <= {path.name for path in tmp_path.iterdir()}

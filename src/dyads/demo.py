@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from dyads import metrics
 from dyads.datasets.synthetic import Synthetic, make_store
@@ -57,6 +58,13 @@ def run(callback: Callable[[Progress], Any] | None = None, random_state: int = 0
         ("seconds to fit", f"{seconds:.1f}", f"{len(observed.y):,} pairs, {model.n_parameters_:,} parameters"),
     ]
     return Demo(model, held_out, proba, seconds, rows)
+
+
+def tables(random_state: int = 0) -> dict[str, pa.Table]:
+    """A smaller store as tables of shopper, product, outcome: two fifths of its pairs to train on, a tenth to test."""
+    observed, others = make_store(200, 120, random_state).split(0.4, random_state)
+    held_out, _ = others.split(1 / 6, random_state + 1)
+    return {name: pa.table(part.X | {"outcome": part.y}) for name, part in (("train", observed), ("test", held_out))}
 
 
 def draw(demo: Demo, path: Path) -> None:

@@ -1,7 +1,7 @@
 """Commands that show: the demo, the report of a model, the experiments of the paper, the data sets."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,11 +29,17 @@ datasets = typer.Typer(no_args_is_help=True, help="Published data sets: what the
 
 def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Where the picture goes.")] = Path("dyads-demo.png"),
+    data: Annotated[
+        Path | None, typer.Option(help="Folder for the store's own tables, train.csv and test.csv; then nothing else.")
+    ] = None,
     seed: Seed = 0,
 ) -> None:
     """Learn a made-up store of shoppers x products, and compare with the probabilities it was drawn from."""
-    from dyads.demo import draw, run
+    from dyads.demo import draw, run, tables
 
+    if data is not None:
+        _write_tables(tables(seed), data)
+        return
     console.check_output(output, True, console.PICTURES)
     with console.bar("Fitting") as move:
         found = run(lambda step: move(step.iteration, None, f"objective {step.objective:,.0f}"), random_state=seed)
@@ -45,6 +51,16 @@ def demo(
     if console.can_draw():
         draw(found, output)
         typer.echo(f"Picture: {output}")
+
+
+def _write_tables(tables: dict[str, Any], folder: Path) -> None:
+    from dyads.data.files import open_writer
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, table in tables.items():
+        with open_writer(str(folder / f"{name}.csv"), table.column_names) as write:
+            write(table)
+        console.say(f"{table.num_rows:,} pairs written to {folder / name}.csv.")
 
 
 def report(
