@@ -246,13 +246,13 @@ def test_ctrl_c_leaves_nothing_half_written(files, ratings):
     pd.concat([ratings] * 3000).to_csv("long.csv", index=False)
     command = [sys.executable, "-m", "dyads.cli", "predict", "model.dyads", "long.csv", "-o", "out.csv"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        while process.poll() is None and not any(name.startswith(".out.csv") for name in os.listdir()):
+        while process.poll() is None and not any(name.endswith(".part") for name in os.listdir()):
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         error = process.stderr.read()
     assert process.returncode == 1, error
     assert error.strip() == "Stopped; nothing was written."
-    assert not [name for name in os.listdir() if "out.csv" in name]
+    assert not [name for name in os.listdir() if "out.csv" in name or ".part" in name]
 
 
 def test_a_full_disk_is_one_sentence(files):

@@ -11,7 +11,6 @@ import math
 import mmap
 import os
 import struct
-import uuid
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from safetensors.numpy import save as to_safetensors
 from scipy import sparse
 
 from dyads import __version__
+from dyads.data.files import replacing
 from dyads.data.side import Encoder
 from dyads.data.vocabulary import Vocabulary
 from dyads.errors import DyadsError, ModelFileError
@@ -87,18 +87,9 @@ def _write_parts(path: str | os.PathLike[str], manifest: dict[str, Any], parts: 
     target = Path(path).resolve()
     if target.is_dir() or not target.parent.is_dir():
         raise ModelFileError(f"{path} is no place for a model: expected a file in a folder that exists.")
-    temporary = target.with_name(f".{uuid.uuid4().hex}.part")
-    try:
-        with open(temporary, "xb") as file:
-            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-                for name, part in {MANIFEST: text, **parts}.items():
-                    _write_aligned(archive, name, part)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with replacing(target) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name, part in {MANIFEST: text, **parts}.items():
+            _write_aligned(archive, name, part)
 
 
 def read(path: str | os.PathLike[str]) -> tuple[Fitted, dict[str, Any]]:

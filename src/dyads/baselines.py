@@ -15,12 +15,12 @@ from dyads.engine.threads import Threads
 from dyads.errors import InputError, unknown_name
 from dyads.estimators import LFLRelational
 from dyads.metrics import mean_absolute_error
-from dyads.model.loss import AllThreshold, link
+from dyads.model.loss import AllThreshold, link, median
 from dyads.model.objective import Objective
 from dyads.model.parameters import Layout
 from dyads.model.penalty import L2, Counts
 from dyads.model.structure import Stereotype
-from dyads.solve import SAMPLER, Options
+from dyads.solve import Options
 from dyads.training import train
 
 Array = np.ndarray[Any, Any]
@@ -136,12 +136,14 @@ class Marginals(ClassifierMixin, BaseEstimator):
 
         p(y | r, c) = (n_ry + smoothing p(y)) / (n_r + smoothing)
 
-    with the counts of the row (`of="row"`), of the column (`"col"`), or of all dyads (`"all"`).
+    with the counts of the row (`of="row"`), of the column (`"col"`), or of all dyads (`"all"`). Predicted is the most
+    frequent label or, of `ordered` labels, the median.
     """
 
-    def __init__(self, of: str = "all", smoothing: float = 3.0) -> None:
+    def __init__(self, of: str = "all", smoothing: float = 3.0, ordered: bool = False) -> None:
         self.of = of
         self.smoothing = smoothing
+        self.ordered = ordered
 
     def fit(self, X: Any, y: Any) -> Self:
         """Count the labels of labelled dyads."""
@@ -171,8 +173,9 @@ class Marginals(ClassifierMixin, BaseEstimator):
         return found
 
     def predict(self, X: Any) -> Array:
-        """The most frequent label (n,)."""
-        return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
+        """The most frequent label, or the median (n,)."""
+        proba = self.predict_proba(X)
+        return np.asarray(self.classes_[median(proba) if self.ordered else proba.argmax(axis=1)])
 
 
 class Neighbours(ClassifierMixin, BaseEstimator):
@@ -310,7 +313,8 @@ class MeanOdds(ClassifierMixin, BaseEstimator):
         """What the mean log-odds make of the labels (n, n_labels)."""
         check_is_fitted(self)
         draws = [
-            model.sample_proba(X) if model.solver == SAMPLER else model.predict_proba(X)[None] for model in self._models
+            model.sample_proba(X) if model.fitted_.is_posterior else model.predict_proba(X)[None]
+            for model in self._models
         ]
         proba = np.concatenate(draws).astype(np.float64)
         return np.asarray(link(np.log(np.maximum(proba, np.finfo(np.float64).tiny)).mean(axis=0)))

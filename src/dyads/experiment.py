@@ -4,9 +4,10 @@ A file of ``experiments/`` says which task, split and metrics, which methods wit
 many seeds, and what was published. Penalties are chosen by cross-validation on the training dyads of each split alone.
 """
 
+import importlib.util
 import itertools
 import json
-import os
+import logging
 import platform
 import time
 import tomllib
@@ -24,6 +25,7 @@ from sklearn.metrics import roc_auc_score
 
 from dyads import metrics, report
 from dyads.baselines import MMMF, BothOrders, ByRelation, Marginals, MeanOdds, Neighbours
+from dyads.data.files import replacing
 from dyads.data.labels import numeric_values
 from dyads.datasets.sources import SOURCES
 from dyads.errors import InputError, NotConvergedWarning, UnknownIdWarning, VanishedWarning, unknown_name
@@ -33,6 +35,7 @@ from dyads.tasks import TASKS, Task
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[int, int], Any]
+logger = logging.getLogger("dyads")
 
 METHODS: dict[str, Any] = ESTIMATORS | {kind.__name__: kind for kind in (MMMF, Marginals, Neighbours, LinkScore)}
 """What a method may be."""
@@ -54,7 +57,7 @@ class Method:
     estimator : key of `METHODS`
     parameters : of its constructor
     grid : values of parameters to choose from by cross-validation
-    wrapper : key of `WRAPPERS` that takes the estimator, or ""
+    wrapper : {"kind": key of `WRAPPERS` that takes the estimator, and its other parameters}, or empty
     features : whether it is given the side-information of the task
     posterior : whether it samples, and so belongs to the run that takes hours
     cases : names of the cases it runs on; all if empty
@@ -64,7 +67,7 @@ class Method:
     estimator: str
     parameters: dict[str, Any] = field(default_factory=dict)
     grid: dict[str, list[Any]] = field(default_factory=dict)
-    wrapper: str = ""
+    wrapper: dict[str, Any] = field(default_factory=dict)
     features: bool = False
     posterior: bool = False
     cases: tuple[str, ...] = ()
@@ -76,7 +79,10 @@ class Method:
         known = kind().get_params()
         parameters |= {name: value for name, value in (("random_state", seed), ("n_jobs", n_jobs)) if name in known}
         model = kind(**parameters)
-        return WRAPPERS[self.wrapper](model) if self.wrapper else model
+        if not self.wrapper:
+            return model
+        others = {name: value for name, value in self.wrapper.items() if name != "kind"}
+        return WRAPPERS[self.wrapper["kind"]](model, **others)
 
     @property
     def candidates(self) -> list[dict[str, Any]]:
@@ -86,10 +92,11 @@ class Method:
 
 @dataclass(frozen=True)
 class Case:
-    """A variant of the task: `options` of its function, and published figures by the name of the method."""
+    """A variant of the task: `options` of its function, the data sets it reads, and published figures by method."""
 
     name: str = ""
     options: dict[str, Any] = field(default_factory=dict)
+    data: tuple[str, ...] = ()
     published: dict[str, str] = field(default_factory=dict)
 
 
@@ -102,10 +109,9 @@ class Experiment:
     name : of the file
     title, protocol, notes : words; what was done, and what is to be said of the result
     task : key of `TASKS`
-    data : names of the published data sets it reads
     cases, methods : its lines
     figures : keys of `METRICS`, the first being the one that was published
-    choose_by : key of `METRICS` by which penalties are chosen
+    choose_by : key of `METRICS` by which penalties are chosen; needed where a method has a grid
     seeds : how many splits, starts or data sets
     search_on : most training dyads that the choice of penalties looks at; None is all
     serial : whether seeds run one after the other with all cores, because times are reported
@@ -117,12 +123,11 @@ class Experiment:
     title: str
     protocol: str
     task: str
-    data: list[str]
     cases: list[Case]
     methods: list[Method]
     figures: list[str]
-    choose_by: str
     seeds: int
+    choose_by: str = ""
     search_on: int | None = None
     serial: bool = False
     notes: str = ""
@@ -225,10 +230,17 @@ def read(name: str) -> Experiment:
     if name not in names():
         raise unknown_name("experiment", name, names())
     raw = tomllib.loads((experiments_folder() / f"{name}.toml").read_text())
-    shared, published = raw.pop("options", {}), raw.pop("published", {})
+    shared, data, published = raw.pop("options", {}), raw.pop("data", []), raw.pop("published", {})
     try:
         cases = [
-            Case(each.pop("name"), shared | each.pop("options", {}), published | each.pop("published", {}))
+            Case(
+                **each
+                | {
+                    "options": shared | each.get("options", {}),
+                    "data": tuple(each.get("data", data)),
+                    "published": published | each.get("published", {}),
+                }
+            )
             for each in raw.pop("cases", [{"name": ""}])
         ]
         methods = [Method(**one) for each in raw.pop("methods") for one in _spelled_out(each)]
@@ -239,10 +251,11 @@ def read(name: str) -> Experiment:
         ) from error
     for what, got, valid in (
         ("task", [found.task], TASKS),
-        ("data", found.data, SOURCES),
-        ("figures", [*found.figures, found.choose_by], METRICS),
+        ("data", [data for case in cases for data in case.data], SOURCES),
+        ("figures", found.figures, METRICS),
+        ("choose_by", [found.choose_by] if any(method.grid for method in methods) else [], METRICS),
         ("estimator", [method.estimator for method in methods], METHODS),
-        ("wrapper", [method.wrapper for method in methods if method.wrapper], WRAPPERS),
+        ("wrapper", [method.wrapper["kind"] for method in methods if method.wrapper], WRAPPERS),
         ("picture", [found.picture["kind"]] if found.picture else [], PICTURES),
     ):
         for key in got:
@@ -335,6 +348,7 @@ def _run_one(
                     "chosen": chosen,
                     "seconds to choose": round(searched - began, 2),
                     "seconds to fit": round(fitted - searched, 2),
+                    "converged": bool(getattr(model, "converged_", True)),
                     **({} if task.bayes_error is None else {"Bayes error": _rounded(task.bayes_error)}),
                 }
             )
@@ -366,15 +380,14 @@ def write(experiment: Experiment, results: dict[str, Any], folder: Path) -> Path
     `results` holds what `run` gave under "point", "posterior" or both. Files appear whole or not at all.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    for suffix, text in (
+        ("json", json.dumps({"title": experiment.title} | results, indent=1) + "\n"),
+        ("md", markdown(experiment, results)),
+    ):
+        with replacing(folder / f"{experiment.name}.{suffix}") as file:
+            file.write(text.encode())
     if experiment.picture and "point" in results:
         _draw(experiment, results["point"], folder / f"{experiment.name}.png")
-    for path, text in (
-        (folder / f"{experiment.name}.json", json.dumps({"title": experiment.title} | results, indent=1) + "\n"),
-        (folder / f"{experiment.name}.md", markdown(experiment, results)),
-    ):
-        partial = path.with_suffix(path.suffix + ".part")
-        partial.write_text(text)
-        os.replace(partial, path)
     return folder / f"{experiment.name}.md"
 
 
@@ -406,7 +419,8 @@ def table(experiment: Experiment, results: dict[str, Any]) -> tuple[list[str], l
         if has_bayes and mine:
             error = np.mean([one["Bayes error"] for one in mine])
             bayes = [f"{error:.4f}" if name == "0-1 error" else "" for name in experiment.figures]
-            body.append([*first, "(Bayes)", *bayes, case.published.get("(Bayes)", ""), "", ""])
+            given = [case.published.get("(Bayes)", "")] if has_published else []
+            body.append([*first, "(Bayes)", *bayes, *given, "", ""])
         done = dict.fromkeys(one["method"] for one in mine)
         for method in done:
             each = [one for one in mine if one["method"] == method]
@@ -462,6 +476,9 @@ def markdown(experiment: Experiment, results: dict[str, Any]) -> str:
 
 def _draw(experiment: Experiment, result: dict[str, Any], path: Path) -> None:
     """Fit the method of the picture once more, on the first seed, and draw what it learnt."""
+    if importlib.util.find_spec("matplotlib") is None:
+        logger.warning("No picture of %s: matplotlib is not installed (pip install 'dyads[plot]').", experiment.name)
+        return
     from matplotlib.figure import Figure
 
     wanted = experiment.picture["method"]
@@ -475,9 +492,8 @@ def _draw(experiment: Experiment, result: dict[str, Any], path: Path) -> None:
     draw, size = PICTURES[experiment.picture["kind"]]
     figure = Figure(figsize=size, layout="constrained")
     draw(figure.subplots(), model, task)
-    partial = path.with_name(f".{path.name}")
-    figure.savefig(partial, dpi=110)
-    os.replace(partial, path)
+    with replacing(path) as file:
+        figure.savefig(file, dpi=110, format="png")
 
 
 def _clusters(ax: Any, model: Any, task: Task) -> None:

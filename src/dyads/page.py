@@ -4,13 +4,9 @@ import base64
 import html
 import io
 import json
-import os
-import tempfile
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from importlib.resources import files
-from pathlib import Path
 from string import Template
 from typing import Any
 
@@ -58,20 +54,6 @@ def report_page(model: Any, X: Any, y: Any, name: str, *, row_features: Any = No
     return Template(page).substitute(
         sections, name=html.escape(name), n=f"{len(truth):,}", data=data, note=note, row=row_name, col=col_name
     )
-
-
-def write(text: str, path: Path) -> None:
-    """Write a page whole or not at all."""
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf8") as file:
-            file.write(text)
-        os.chmod(partial, 0o644)
-        os.replace(partial, path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(partial)
-        raise
 
 
 def _facts(model: Any, truth: Array) -> str:

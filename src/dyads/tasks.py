@@ -10,7 +10,7 @@ from dyads.data.side import Features
 from dyads.datasets import digits, links, ratings, votes
 from dyads.datasets.sources import Dataset
 from dyads.datasets.synthetic import make_nominal
-from dyads.errors import InputError
+from dyads.errors import InputError, unknown_name
 
 Array = np.ndarray[Any, Any]
 Columns = dict[str, Array]
@@ -40,14 +40,15 @@ class Task:
     shape: tuple[int, ...] = ()
 
     def folds(self, n_folds: int, at_most: int | None, seed: int) -> "list[Task]":
-        """Cross-validation within the training dyads; of more than `at_most`, those of rows drawn at random."""
+        """Cross-validation within the training dyads; of more than `at_most`, those of some rows (or columns)."""
         kept = np.arange(len(self.y))
         if at_most is not None and len(kept) > at_most:
-            rng = np.random.default_rng(seed)
-            _, row = np.unique(next(iter(self.X.values())), return_inverse=True)
-            order = rng.permutation(row.max() + 1)
-            reached = np.cumsum(np.bincount(row)[order])
-            kept = np.flatnonzero(np.isin(row, order[: np.searchsorted(reached, at_most) + 1]))
+            # Of the side with more ids, which has fewer dyads each: what is kept of it is whole.
+            sides = [np.unique(column, return_inverse=True)[1] for column in list(self.X.values())[:2]]
+            code = max(sides, key=lambda side: side.max())
+            order = np.random.default_rng(seed).permutation(code.max() + 1)
+            n_kept = np.searchsorted(np.cumsum(np.bincount(code)[order]), at_most, side="right")
+            kept = np.flatnonzero(np.isin(code, order[: max(n_kept, 1)]))
         split = KFold(n_folds, shuffle=True, random_state=seed).split(kept)
         return [self._part(kept[train], kept[test]) for train, test in split]
 
@@ -162,7 +163,10 @@ def kinship(seed: int, scale: float) -> Task:
 
 def halves(seed: int, scale: float, source: str, per_digit: int, n_missing: int) -> Task:
     """Digits 1, 2, 3, binarised; the lower half of some images is missing. Labels are -1 (white) and 1 (black)."""
-    data = {"usps": digits.usps, "scikit-learn": digits.bundled}[source]()
+    sources = {"usps": digits.usps, "scikit-learn": digits.bundled}
+    if source not in sources:
+        raise unknown_name("source", source, sources)
+    data = sources[source]()
     rng = np.random.default_rng(seed)
     wanted = per_digit if scale == 1 else max(8, int(per_digit * np.sqrt(scale)))
     chosen = np.concatenate([rng.choice(np.flatnonzero(data.digit == d), wanted, replace=False) for d in (1, 2, 3)])

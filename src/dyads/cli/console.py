@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from dyads.data.files import replacing
 from dyads.errors import DyadsError
 
 PICTURES = (".png", ".pdf", ".svg")
@@ -143,7 +144,8 @@ def save_picture(path: Path, draw: Callable[[Any], Any]) -> None:
 
         figure = Figure(figsize=(9, 5), layout="constrained")
         draw(figure.subplots())
-        figure.savefig(path, dpi=120)
+        with replacing(path) as file:
+            figure.savefig(file, dpi=120, format=path.suffix[1:])
 
 
 def _numeric(column: Sequence[Any]) -> bool:

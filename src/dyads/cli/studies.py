@@ -1,5 +1,6 @@
 """Commands that show: the demo, the report of a model, the experiments of the paper, the data sets."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,13 +75,15 @@ def report(
 ) -> None:
     """Write a page on a model and labelled pairs it has not seen: one file, no network needed to read it."""
     from dyads import page
+    from dyads.data.files import replacing
 
     console.check_output(output, force, (".html",))
     model = load_model(model_file)
     X, y, _ = read_labelled(model, data, label, None)
     with console.warned(), console.bar("Writing the report"):
         text = page.report_page(model, X, y, model_file.name, **new_features(model, row_features, col_features))
-        page.write(text, output)
+        with replacing(output) as file:
+            file.write(text.encode())
     console.say(f"Written to {output}.")
 
 
@@ -102,28 +105,45 @@ def reproduce(
         return
     if name is not None and name not in experiment.names():
         raise console.Usage(f"There is no experiment {name!r}: expected one of {', '.join(experiment.names())}.")
-    for each in experiment.names() if name is None else [name]:
-        _reproduce(experiment.read(each), quick, posterior, output)
+    chosen = [experiment.read(each) for each in (experiment.names() if name is None else [name])]
+    ready = [_with_data(each.shortened() if quick else each) for each in chosen]
+    for each in ready:
+        if each.cases:
+            _reproduce(each, quick, posterior, output)
+    if not all(each.cases for each in ready):
+        raise typer.Exit(1)
 
 
-def _reproduce(chosen: "Experiment", quick: bool, posterior: bool, output: Path) -> None:
+def _with_data(chosen: "Experiment") -> "Experiment":
+    """The experiment with the cases whose data are at hand or can be fetched; the others are said, before any work."""
+    from dyads.errors import MissingDataError
+
+    cases = []
+    for case in chosen.cases:
+        try:
+            for data in case.data:
+                _find(data)
+            cases.append(case)
+        except MissingDataError as error:
+            console.say(f"{chosen.name}{': ' + case.name if case.name else ''} is left out. {error}")
+    return replace(chosen, cases=cases)
+
+
+def _reproduce(short: "Experiment", quick: bool, posterior: bool, output: Path) -> None:
     from dyads import experiment
 
-    if posterior and not any(method.posterior for method in chosen.methods):
-        console.say(f"{chosen.name}: nothing samples the posterior there.")
+    if posterior and not any(method.posterior for method in short.methods):
+        console.say(f"{short.name}: nothing samples the posterior there.")
         return
-    for data in chosen.data:
-        _find(data)
     kind, folder = ("posterior" if posterior else "point"), output / "quick" if quick else output
-    short = chosen.shortened() if quick else chosen
-    with console.bar(chosen.name) as move:
+    with console.bar(short.name) as move:
         found = experiment.run(
             short, posterior=posterior, progress=lambda done, total: move(done, total, f"{done}/{total}")
         )
-    results = ({} if quick else experiment.read_results(chosen, folder)) | {kind: found}
+    results = ({} if quick else experiment.read_results(short, folder)) | {kind: found}
     path = experiment.write(short, {each: results[each] for each in ("point", "posterior") if each in results}, folder)
     header, body = experiment.table(short, results)
-    console.show(dict(zip(header, zip(*body, strict=True), strict=True)), chosen.title)
+    console.show(dict(zip(header, zip(*body, strict=True), strict=True)), short.title)
     console.say(f"Written to {path}, after {found['seconds']:.0f} s.")
 
 

@@ -2,9 +2,9 @@
 
 import os
 import sys
-import tempfile
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -101,30 +101,35 @@ class Batches:
 
 
 @contextmanager
-def open_writer(path: str, names: Sequence[str]) -> Iterator[Any]:
-    """A function that writes tables to a file, one after the other, which appears when all are written.
+def replacing(path: str | os.PathLike[str]) -> Iterator[Any]:
+    """A binary file to write, which takes the place of `path` when all is written.
 
     Whatever interrupts it, nothing half-written stays, and an older file of that name is kept.
     """
+    target = Path(path).resolve()
+    partial = target.with_name(f".{uuid.uuid4().hex}.part")
+    try:
+        with open(partial, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, target)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def open_writer(path: str, names: Sequence[str]) -> Iterator[Any]:
+    """A function that writes tables to a file, one after the other, which appears when all are written."""
     kind = format_of(path)
     if path == STANDARD:
         with _writer(kind, sys.stdout.buffer, names) as write:
             yield write
         sys.stdout.buffer.flush()
         return
-    target = Path(path)
-    handle, partial = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
-    try:
-        with os.fdopen(handle, "wb") as file, _writer(kind, file, names) as write:
-            yield write
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(partial, 0o666 & ~mask)
-        os.replace(partial, target)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(partial)
-        raise
+    with replacing(path) as file, _writer(kind, file, names) as write:
+        yield write
 
 
 @contextmanager
