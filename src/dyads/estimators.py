@@ -176,7 +176,8 @@ class LFLOrdinal(LFL):
         truth, predicted = (values_of(labels, self.classes_) for labels in (read_labels(y), self.predict(X)))
         return -mean_absolute_error(truth, predicted, sample_weight)
 
-    def _decide(self, proba: Array) -> Array:
+    def decide(self, proba: Array) -> Array:
+        """The code of the label to predict (n,): the median, or the one nearest the mean, as the loss wants."""
         return self.fitted_.loss.decide(proba, numeric_values(self.classes_))
 
 

@@ -515,7 +515,7 @@ class LFL(ClassifierMixin, BaseEstimator):
                 "are NaN under unknown='nan': no label can be predicted. Drop them, or set unknown='prior'."
             )
         if cost is None:
-            return self.classes_[self._decide(proba)]
+            return self.classes_[self.decide(proba)]
         n_labels = len(self.classes_)
         try:
             cost = np.asarray(cost, dtype=np.float64)
@@ -878,7 +878,7 @@ class LFL(ClassifierMixin, BaseEstimator):
         self._check_observed(more)
         return more
 
-    def _decide(self, proba: Array) -> Array:
+    def decide(self, proba: Array) -> Array:
         """The code of the label to predict (n,)."""
         return mode(proba)
 

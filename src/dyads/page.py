@@ -2,6 +2,7 @@
 
 import base64
 import html
+import importlib.util
 import io
 import json
 import warnings
@@ -17,13 +18,13 @@ from dyads import metrics, report
 from dyads.baselines import Marginals
 from dyads.data.labels import label_codes, numeric_values, read_labels
 from dyads.data.tables import named_values
-from dyads.errors import UnknownIdWarning
+from dyads.errors import InputError, UnknownIdWarning
 from dyads.selection import evaluate
 
 Array = np.ndarray[Any, Any]
 
 LOOKED_UP = 2_000_000
-"""Most probabilities that the page holds to look up: 4 MB of it. Of more, ids with most labels are taken."""
+"""Most probabilities that the page holds to look up, some 5 MB of it. Of more, ids with most labels are taken."""
 
 DRAWS = 500
 """Bootstrap draws of the pairs for intervals of metrics."""
@@ -34,6 +35,8 @@ SHOWN = 5
 
 def report_page(model: Any, X: Any, y: Any, name: str, *, row_features: Any = None, col_features: Any = None) -> str:
     """The page on a fitted model and labelled pairs X, y it has not seen; `name` is what it is called."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise InputError("The report has pictures, and matplotlib is not installed: pip install 'dyads[plot]'.")
     features = {"row_features": row_features, "col_features": col_features}
     truth = read_labels(y)
     with warnings.catch_warnings():
@@ -44,8 +47,8 @@ def report_page(model: Any, X: Any, y: Any, name: str, *, row_features: Any = No
             "metrics": _metrics(model, X, truth, proba, predicted),
             "regimes": _table(evaluate(model, X, y, **features)),
             "pictures": _pictures(model, truth, proba, predicted),
-            "certain": _certain(model, X, truth, proba, most=True),
-            "uncertain": _certain(model, X, truth, proba, most=False),
+            "certain": _certain(model, X, features, truth, proba, most=True),
+            "uncertain": _certain(model, X, features, truth, proba, most=False),
         }
         looked_up, note = _lookup(model, features)
     data = json.dumps(looked_up).replace("<", "\\u003c")
@@ -74,26 +77,26 @@ def _facts(model: Any, truth: Array) -> str:
 
 def _losses(model: Any, truth: Array, proba: Array, predicted: Array) -> dict[str, Array]:
     """Losses of each pair, whose means are the metrics."""
-    known = np.isin(truth, model.classes_)
-    code = label_codes(truth[known], model.classes_)
-    p = np.clip(proba[known], 1e-15, 1)
+    code = label_codes(truth, model.classes_)
+    p = np.clip(proba, 1e-15, 1)
     hit = np.zeros_like(p)
     hit[np.arange(len(code)), code] = 1
     found = {
         "log-loss": -np.log(p[np.arange(len(code)), code]),
         "Brier score": ((p - hit) ** 2).sum(axis=1),
-        "accuracy": (predicted == truth)[known].astype(float),
+        "accuracy": (predicted == truth).astype(float),
     }
     if hasattr(model, "predict_mean"):
         values = numeric_values(model.classes_)
-        label = values[label_codes(predicted[known], model.classes_)]
+        label = values[label_codes(predicted, model.classes_)]
         found["mean absolute error"] = np.abs(label - values[code])
     return found
 
 
 def _metrics(model: Any, X: Any, truth: Array, proba: Array, predicted: Array) -> str:
     """Each metric with its 90% interval, beside marginals that were counted on other pairs of the same table."""
-    columns = {name: np.asarray(column) for name, column in list(named_values(X).items())[:2]}
+    table = named_values(X)
+    columns = {one.name: np.asarray(table[one.name]) for one in model.fitted_.vocabularies[:2]}
     ours = _losses(model, truth, proba, predicted)
     rivals = {
         "all labels": "all",
@@ -112,7 +115,7 @@ def _metrics(model: Any, X: Any, truth: Array, proba: Array, predicted: Array) -
             own[test] = 0
             own[np.ix_(test, np.searchsorted(model.classes_, marginal.classes_))] = found
         else:
-            label = model.classes_[model._decide(own)]
+            label = model.classes_[model.decide(own)]
             counted[title] = {name: float(loss.mean()) for name, loss in _losses(model, truth, own, label).items()}
     rng = np.random.default_rng(0)
     rows = []
@@ -185,13 +188,13 @@ def _picture(title: str, draw: Callable[[Any], Any]) -> str:
     )
 
 
-def _certain(model: Any, X: Any, truth: Array, proba: Array, most: bool) -> str:
+def _certain(model: Any, X: Any, features: dict[str, Any], truth: Array, proba: Array, most: bool) -> str:
     """The pairs of which the model is surest, or least sure, and what says most of each."""
     sure = proba.max(axis=1)
     picked = np.argsort(-sure if most else sure, kind="stable")[:SHOWN]
     columns = {name: np.asarray(column)[picked] for name, column in named_values(X).items()}
-    explained = {name: np.asarray(column) for name, column in named_values(model.explain(columns)).items()}
-    ids = list(columns)[:2]
+    explained = {name: np.asarray(column) for name, column in named_values(model.explain(columns, **features)).items()}
+    ids = [vocabulary.name for vocabulary in model.fitted_.vocabularies[:2]]
     rows = []
     for line, index in enumerate(picked):
         best = int(proba[index].argmax())

@@ -226,16 +226,19 @@ def plot_latent_map(ax: Any, model: Any, side: str = "row", most: int = 60) -> A
     _, spread, directions = np.linalg.svd(centred, full_matrices=False)
     place = centred @ directions[:2].T
     share = spread**2 / np.maximum((spread**2).sum(), np.finfo(float).tiny)
-    ax.scatter(*place.T, s=14, color=COLOURS[0], alpha=0.8, linewidths=0)
+    # Thousands of points as a drawing would make a large file.
+    ax.scatter(*place.T, s=14, color=COLOURS[0], alpha=0.8, linewidths=0, rasterized=len(place) > 1000)
     width, height = np.maximum(np.ptp(place, axis=0), np.finfo(float).tiny)
     written: list[tuple[float, float, float]] = []
     for index in np.argsort(-np.hypot(place[:, 0] / width, place[:, 1] / height)):
         x, y, name = place[index, 0] / width, place[index, 1] / height, str(ids[index])
         length = 0.011 * len(name)
         free = all(abs(y - v) > 0.024 or x + length < u or x > u + other for u, v, other in written)
-        if free and len(written) < most:
+        if free:
             written.append((x, y, length))
             ax.annotate(name, place[index], xytext=(4, 0), textcoords="offset points", fontsize=7, va="center")
+        if len(written) == most:
+            break
     ax.set(xlabel=f"first direction ({share[0]:.0%})", ylabel=f"second direction ({share[1]:.0%})")
     ax.margins(x=0.12)
     ax.set_title("Latent weights: the nearer, the more alike the labels")

@@ -52,8 +52,9 @@ def evaluate(
 ) -> Any:
     """Judge a fitted model by regime: a table with a line for each of `REGIMES` that occurs, and one for all.
 
-    Columns: regime, n (dyads), log_loss, brier_score, classwise_ece, accuracy, and for ordered labels
-    mean_absolute_error. `row_features`, `col_features` : as `predict_proba` takes them. The table is of the kind X has,
+    Columns: regime, n (dyads), log_loss, brier_score, classwise_ece, auc (NaN where all labels are the same), accuracy,
+    and for ordered labels mean_absolute_error, of the predicted label, and root_mean_squared_error, of the mean.
+    `row_features`, `col_features` : as `predict_proba` takes them. The table is of the kind X has,
     an Arrow table if that is no dataframe.
     """
     features = {"row_features": row_features, "col_features": col_features}
@@ -76,10 +77,14 @@ def evaluate(
         line = {"regime": regime, "n": int(mine.sum())}
         for name in ("log_loss", "brier_score", "classwise_ece"):
             line[name] = getattr(metrics, name)(truth[mine], proba[mine], classes, share)
+        several = len(np.unique(truth[mine])) > 1
+        line["auc"] = metrics.auc(truth[mine], proba[mine], classes, sample_weight=share) if several else np.nan
         line["accuracy"] = metrics.accuracy(truth[mine], predicted[mine], share)
         if hasattr(model, "predict_mean"):
             values = values_of(truth[mine], classes), values_of(predicted[mine], classes)
             line["mean_absolute_error"] = metrics.mean_absolute_error(*values, share)
+            mean = proba[mine] @ numeric_values(classes)
+            line["root_mean_squared_error"] = metrics.root_mean_squared_error(values[0], mean, share)
         for name, value in line.items():
             found.setdefault(name, []).append(value)
     return table_like(found, X)

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from dyads.data.files import replacing
+from dyads.data.files import format_of, replacing
 from dyads.errors import DyadsError
 
 PICTURES = (".png", ".pdf", ".svg")
@@ -40,16 +40,20 @@ def guarded() -> Iterator[None]:
     except DyadsError as error:
         _end(str(error))
     except KeyboardInterrupt:
-        _end("Stopped; nothing was written.")
+        _end("Stopped.")
     except BrokenPipeError:
         # Nobody reads any more: without this Python complains again when it closes standard output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _end("Standard output was closed before everything was written to it.")
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
-        _end(f"{error.strerror or error}{where}: expected to read and write there. Nothing was written.")
+        _end(f"{error.strerror or error}{where}: expected to read and write there.")
     except MemoryError:
         _end("There is not enough memory for that: use less data, or a lower rank.")
+    except typer.Exit:
+        raise
+    except Exception as error:
+        _end(f"That was not expected, and is a mistake in dyads ({type(error).__name__}: {error}): see --debug.")
 
 
 def _end(sentence: str, code: int = 1) -> NoReturn:
@@ -109,7 +113,23 @@ def show(lines: Mapping[str, Sequence[Any]], title: str = "", as_json: bool = Fa
 
 def show_json(value: Any) -> None:
     """One JSON value on standard output."""
-    sys.stdout.write(json.dumps(value, indent=1, default=_plain) + "\n")
+    sys.stdout.write(json.dumps(_plain(value), indent=1, allow_nan=False) + "\n")
+
+
+def check_table_output(path: str, force: bool) -> None:
+    """The same for a table, whose name must tell its format."""
+    try:
+        format_of(path)
+    except DyadsError as error:
+        raise Usage(str(error)) from error
+    check_output(path, force)
+
+
+def check_model_output(path: Path, force: bool) -> None:
+    """The same for a model."""
+    if str(path) == "-":
+        raise Usage("A model cannot go to standard output: expected the name of a file.")
+    check_output(path, force)
 
 
 def check_output(path: Path | str, force: bool, suffixes: Sequence[str] = ()) -> None:
@@ -159,4 +179,13 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else str(value)
+    """What JSON can say of a value: NaN is null there."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, float):
+        return value if np.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else str(value)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+import warnings
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -12,12 +13,13 @@ import typer
 
 from dyads.cli import console
 from dyads.cli.console import Usage
+from dyads.errors import UnknownIdWarning
 
 KINDS = {"nominal": "LFLClassifier", "ordinal": "LFLOrdinal", "link": "LFLLink", "relational": "LFLRelational"}
 """The estimator of each kind of labels."""
 
 Kind = StrEnum("Kind", list(KINDS))
-Given = StrEnum("Given", ["proba", "mode", "median", "mean"])
+Given = StrEnum("Given", ["proba", "label", "mode", "median", "mean"])
 
 Table = Annotated[str, typer.Argument(help="Table of pairs: CSV, TSV, Parquet or Arrow; - is CSV on standard input.")]
 Model = Annotated[Path, typer.Argument(help="Model file, as `dyads fit` writes it.")]
@@ -86,21 +88,26 @@ def fit(
     early_stopping: Annotated[bool, _option("Stop when held-out pairs no longer gain.", SOLVER)] = False,
     validation_fraction: Annotated[float, _option("Share held out for that.", SOLVER)] = 0.1,
     n_jobs: Annotated[int, _option("Threads; -1 is all cores.", SOLVER)] = -1,
-    random_state: Annotated[int | None, _option("Seed.", SOLVER)] = None,
+    random_state: Annotated[
+        int | None, typer.Option(min=0, max=2**32 - 1, help="Seed.", rich_help_panel=SOLVER)
+    ] = None,
 ) -> None:
     """Learn a model from labelled pairs."""
     from dyads import estimators, selection
 
-    console.check_output(output, force)
+    console.check_model_output(output, force)
     if (relation is not None) != (kind == "relational"):
         raise Usage("--relation names the column of relations of --kind relational: expected both or neither.")
     if cv and kind not in ("nominal", "ordinal"):
         raise Usage(f"--cv is not there for --kind {kind}: expected nominal or ordinal. Choose --l2 yourself.")
+    for name in ("l2", "checkpoint") if cv else ():
+        if context.get_parameter_source(name).name == "COMMANDLINE":  # type: ignore[union-attr]
+            raise Usage(f"--cv chooses the penalty by itself and has no use for --{name}: expected one of them.")
     estimator = getattr(estimators, KINDS[kind])
-    table = _read(data, [each for each in (row, col, relation) if each], label, weight, feature or [])
-    row, col = _first_two(table, row, col, [label, weight, relation, *(feature or [])])
-    X = table.select([each for each in (row, col, relation) if each] + (feature or []))
-    y = _labels(table, label)
+    table, ids = _read(data, row, col, [label, weight, relation, *(feature or [])])
+    row, col = ids[:2]
+    X = table.select([*ids, *([relation] if relation else []), *(feature or [])])
+    y = table[label]
     names = set(estimator().get_params()) & context.params.keys()
     choices = {name: context.params[name] for name in names} | {"row": row, "col": col, "base": _base(base, y)}
     for name, path, ids in (("row_features", row_features, row), ("col_features", col_features, col)):
@@ -149,39 +156,49 @@ def predict(
     col_features: ColFeatures = None,
     force: Force = False,
 ) -> None:
-    """Predict labels of pairs, in constant memory: the columns of ids, then what is asked for."""
+    """Predict labels of pairs, in constant memory: the columns of ids, then what is asked for.
+
+    The label is the model's own prediction; mode, median and mean are those of its probabilities.
+    """
     import pyarrow as pa
 
     from dyads.data.files import open_writer, read_batches
     from dyads.data.labels import numeric_values
+    from dyads.model.loss import median
 
-    console.check_output(output, force)
+    console.check_table_output(output, force)
     model = load_model(model_file)
     ordered = hasattr(model, "predict_mean")
     if give and not ordered and set(give) & {"median", "mean"}:
-        raise Usage("--give median and mean need labels with an order: the model has none. Expected proba or mode.")
-    wanted = give or (list(Given) if ordered else [Given.proba, Given.mode])  # type: ignore[attr-defined]
+        raise Usage("--give median and mean need ordered labels: the model's have none. Expected proba, label or mode.")
+    wanted = give or (list(Given) if ordered else [Given.proba, Given.label])  # type: ignore[attr-defined]
     features = new_features(model, row_features, col_features)
     batches = read_batches(data, _id_types(model))
     _check_columns(data, batches.names, model.columns_)
     kept = [vocabulary.name for vocabulary in model.fitted_.vocabularies]
     values = numeric_values(model.classes_)
-    done = 0
-    with console.warned(), console.bar("Predicting") as move, open_writer(output, kept) as write:
+    done = unknown = 0
+    decisions = {"label": model.decide, "mode": lambda proba: proba.argmax(axis=1), "median": median}
+    with warnings.catch_warnings(), console.bar("Predicting") as move, open_writer(output, kept) as write:
+        # Each batch would warn of its own: what all have is said once, below.
+        warnings.simplefilter("ignore", UnknownIdWarning)
         for batch in batches:
-            proba = model.predict_proba(batch.select(model.columns_), **features)
+            pairs = batch.select(model.columns_)
+            proba = model.predict_proba(pairs, **features)
             columns = {name: batch[name] for name in kept}
             if "proba" in wanted:
                 columns |= {f"p_{label}": proba[:, code] for code, label in enumerate(model.classes_)}
-            if "mode" in wanted:
-                columns["mode"] = _label_column(model.classes_, proba.argmax(axis=1), proba)
-            if "median" in wanted:
-                columns["median"] = _label_column(model.classes_, (proba.cumsum(axis=1) >= 0.5).argmax(axis=1), proba)
+            for name, decide in decisions.items():
+                if name in wanted:
+                    columns[name] = _label_column(model.classes_, decide(np.nan_to_num(proba)), proba)
             if "mean" in wanted:
                 columns["mean"] = proba @ values
             write(pa.table(columns))
             done += batch.num_rows
+            unknown += int((model.support(pairs) == 0).any(axis=1).sum())
             move(done, None, f"{done:,} pairs")
+    if unknown:
+        console.say(f"{unknown:,} of {done:,} pairs have an id without labels in training: unknown={model.unknown!r}.")
 
 
 def evaluate(
@@ -199,7 +216,8 @@ def evaluate(
     model = load_model(model_file)
     X, y, sample_weight = read_labelled(model, data, label, weight)
     features = new_features(model, row_features, col_features)
-    found = selection.evaluate(model, X, y, sample_weight, **features)
+    with console.bar("Judging"):
+        found = selection.evaluate(model, X, y, sample_weight, **features)
     console.show(found.to_pydict(), f"{model_file.name} on {data}", as_json)
 
 
@@ -216,20 +234,22 @@ def recommend(
         str | None, typer.Option(help="Table whose first column holds the columns to choose.")
     ] = None,
     relation: Annotated[str | None, typer.Option(help="The relation, for a model of several.")] = None,
+    row_features: RowFeatures = None,
+    col_features: ColFeatures = None,
     output: Output = "-",
     force: Force = False,
 ) -> None:
     """The best columns for rows: a table of row, col, rank, value."""
     from dyads.data.files import open_writer
 
-    console.check_output(output, force)
+    console.check_table_output(output, force)
     model = load_model(model_file)
     vocabularies = model.fitted_.vocabularies
     if rows is not None and id:
         raise Usage("Got both --rows and --id: expected one of them.")
     wanted = _ids(id, vocabularies[0]) if id else _column(rows, vocabularies[0]) if rows else model.row_ids_
     labels = {str(each): each for each in model.classes_.tolist()}
-    with console.warned():
+    with console.warned(), console.bar("Ranking"):
         found = model.recommend(
             wanted,
             n,
@@ -237,6 +257,7 @@ def recommend(
             exclude=None if exclude is None else _pairs(exclude, model),
             candidates=None if candidates is None else _column(candidates, vocabularies[1]),
             relation=None if relation is None else _ids([relation], vocabularies[2])[0].as_py(),
+            **new_features(model, row_features, col_features),
         )
     with open_writer(output, found.column_names) as write:
         write(found)
@@ -247,24 +268,26 @@ def explain(
     data: Table,
     output: Output = "-",
     picture: Annotated[Path | None, typer.Option(help="Draw the first pair: a PNG, PDF or SVG file.")] = None,
+    row_features: RowFeatures = None,
+    col_features: ColFeatures = None,
     force: Force = False,
 ) -> None:
     """What each part adds to the log-odds of every label: a tidy table of dyad, label, part, value."""
     from dyads import report
     from dyads.data.files import open_writer, read_table
 
-    console.check_output(output, force)
+    console.check_table_output(output, force)
     if picture is not None:
         console.check_output(picture, force, console.PICTURES)
     model = load_model(model_file)
-    table = _typed(read_table(data, _names(model)), model)
+    table = read_table(data, lambda names: _id_types(model))
     _check_columns(data, table.column_names, model.columns_)
-    with console.warned():
-        found = model.explain(table.select(model.columns_))
-    if picture is not None:
-        console.save_picture(picture, lambda ax: report.plot_explanation(ax, found))
+    with console.warned(), console.bar("Explaining"):
+        found = model.explain(table.select(model.columns_), **new_features(model, row_features, col_features))
     with open_writer(output, found.column_names) as write:
         write(found)
+    if picture is not None:
+        console.save_picture(picture, lambda ax: report.plot_explanation(ax, found))
 
 
 def fold_in(
@@ -279,11 +302,11 @@ def fold_in(
     force: Force = False,
 ) -> None:
     """Add new rows and columns to a model by their labels; nothing else in it changes."""
-    console.check_output(output, force)
+    console.check_model_output(output, force)
     model = load_model(model_file)
     X, y, sample_weight = read_labelled(model, data, label, weight)
     before = len(model.row_ids_), len(model.col_ids_)
-    with console.warned():
+    with console.warned(), console.bar("Folding in"):
         grown = model.fold_in(X, y, sample_weight, side=side, **new_features(model, row_features, col_features))
         grown.save(output)
     new = len(grown.row_ids_) - before[0], len(grown.col_ids_) - before[1]
@@ -302,15 +325,14 @@ def calibrate(
     """Make a model's probabilities come true, by labelled pairs it was not trained on."""
     from dyads.metrics import classwise_ece
 
-    console.check_output(output, force)
+    console.check_model_output(output, force)
     model = load_model(model_file)
     X, y, sample_weight = read_labelled(model, data, label, weight)
     truth = np.asarray(y)
-    with console.warned():
+    with console.warned(), console.bar("Calibrating"):
         before = classwise_ece(truth, model.predict_proba(X), model.classes_)
-        model.calibrate(X, y, method, sample_weight)
+        after = classwise_ece(truth, model.calibrate(X, y, method, sample_weight).predict_proba(X), model.classes_)
         model.save(output)
-    after = classwise_ece(truth, model.predict_proba(X), model.classes_)
     console.say(f"Calibration error on these pairs {before:.4f}, now {after:.4f}; written to {output}.")
 
 
@@ -323,8 +345,9 @@ def info(model_file: Model, as_json: Json = False) -> None:
         "bytes": model_file.stat().st_size,
         "estimator": type(model).__name__,
         "labels": model.classes_.tolist(),
-        "rows": f"{len(model.row_ids_):,} ids of {fitted.vocabularies[0].name!r}",
-        "columns": f"{len(model.col_ids_):,} ids of {fitted.vocabularies[1].name!r}",
+        "rows": len(model.row_ids_),
+        "columns": len(model.col_ids_),
+        "names of their columns": _names(model),
         "relations": len(model.relation_ids_) if len(fitted.vocabularies) > 2 else 0,
         "structure": type(fitted.structure).__name__.lower(),
         "rank": model.rank,
@@ -351,16 +374,16 @@ def describe(
     """Look at a table of labelled pairs: what is odd in it, and what to begin with."""
     from dyads import doctor
 
-    table = _read(data, [each for each in (row, col) if each], label, None, [])
-    row, col = _first_two(table, row, col, [label])
+    table, ids = _read(data, row, col, [label])
     with console.bar("Looking"):
-        found = doctor.examine(table.select([row, col]), _labels(table, label))
+        found = doctor.examine(table.select(ids), table[label])
     if as_json:
         console.show_json(dataclasses.asdict(found))
         return
     console.show({"": list(found.facts), data: [str(value) for value in found.facts.values()]})
     for sentence in found.findings:
         typer.echo(f"! {sentence}")
+    row, col = ids
     typer.echo(f"Begin with: dyads fit {data} --row {row} --col {col} --label {label} {found.advice} -o model.dyads")
 
 
@@ -383,16 +406,27 @@ def load_model(path: Path) -> Any:
     return load(path)
 
 
-def _read(data: str, ids: list[str], label: str | None, weight: str | None, features: list[str]) -> Any:
-    """The whole table, whose columns of ids are told, or are its first two."""
-    from dyads.data.files import read_batches, read_table
+def _read(data: str, row: str | None, col: str | None, others: Sequence[str | None]) -> tuple[Any, list[str]]:
+    """The whole table, and its columns of ids: those told, or the first two that no option names.
 
-    known = ids if len(ids) > 1 or data == "-" else [*ids, *read_batches(data, {}).names[:2]]
-    table = read_table(data, known)
-    _check_columns(
-        data, table.column_names, [*ids, *([label] if label else []), *([weight] if weight else []), *features]
-    )
-    return table
+    `others` are the columns that hold something else; the third of them, if any, holds relations, which are ids too.
+    """
+    from dyads.data.files import read_table
+
+    found: list[str] = []
+
+    def types(names: list[str]) -> dict[str, Any]:
+        _check_columns(data, names, [each for each in (row, col, *others) if each])
+        free = (name for name in names if name not in (row, col, *others))
+        found[:] = [each for each in (row or next(free, None), col or next(free, None)) if each]
+        if len(found) < 2:
+            raise Usage(f"Which columns hold ids is not clear among {names}: name them by --row and --col.")
+        return dict.fromkeys([*found, *(each for each in others[2:3] if each)])
+
+    table = read_table(data, types)
+    if not found:
+        types(table.column_names)
+    return table, found
 
 
 def _check_columns(data: str, there: Sequence[str], wanted: Iterable[str]) -> None:
@@ -403,31 +437,20 @@ def _check_columns(data: str, there: Sequence[str], wanted: Iterable[str]) -> No
         raise InputError(f"{data} has no column {missing[0]!r}: expected one of its columns {list(there)}.")
 
 
-def _first_two(table: Any, row: str | None, col: str | None, others: Sequence[str | None]) -> tuple[str, str]:
-    free = [name for name in table.column_names if name not in (row, col, *others)]
-    row = row or (free.pop(0) if free else None)
-    col = col or (free.pop(0) if free else None)
-    if row is None or col is None:
-        raise Usage(f"Which columns hold ids is not clear among {table.column_names}: name them by --row and --col.")
-    return row, col
-
-
-def _labels(table: Any, label: str) -> Any:
-    """The column of labels; numbers that a file holds as text stay text."""
-    return table[label]
-
-
 def _weights(table: Any, weight: str | None) -> Any:
     return None if weight is None else table[weight].to_numpy()
 
 
 def read_labelled(model: Any, data: str, label: str, weight: str | None) -> tuple[Any, Any, Any]:
     """Pairs with the columns that the model was fitted on, their labels and their weights."""
+    import pyarrow as pa
+
     from dyads.data.files import read_table
 
-    table = _typed(read_table(data, _names(model)), model)
+    types = _id_types(model) | ({label: pa.string()} if model.classes_.dtype.kind == "U" else {})
+    table = read_table(data, lambda names: types)
     _check_columns(data, table.column_names, [*model.columns_, label, *([weight] if weight else [])])
-    return table.select(model.columns_), _labels(table, label), _weights(table, weight)
+    return table.select(model.columns_), table[label], _weights(table, weight)
 
 
 def _names(model: Any) -> list[str]:
@@ -438,42 +461,36 @@ def _id_types(model: Any) -> dict[str, Any]:
     return {vocabulary.name: vocabulary.ids.type for vocabulary in model.fitted_.vocabularies}
 
 
-def _typed(table: Any, model: Any) -> Any:
-    """Integers become text where the model's ids are text: a file of few ids may look like numbers by chance."""
-    import pyarrow as pa
-
-    for name, kind in _id_types(model).items():
-        if name in table.column_names and pa.types.is_integer(table[name].type) and pa.types.is_large_string(kind):
-            table = table.set_column(table.column_names.index(name), name, table[name].cast(pa.string()))
-    return table
-
-
-def _features(path: str, ids: str) -> Any:
-    from dyads.data.files import read_batches, read_table
+def _features(path: str, ids: str, kind: Any = None) -> Any:
+    """A table of features, keyed by the column that is called as the ids are, or by its first."""
+    from dyads.data.files import read_table
     from dyads.data.side import Features
 
-    names = read_batches(path, {}).names
-    key = ids if ids in names else names[0]
-    return Features(read_table(path, [key]), key)
+    def key(names: list[str]) -> str:
+        return ids if ids in names else names[0]
+
+    table = read_table(path, lambda names: {key(names): kind})
+    return Features(table, key(table.column_names))
 
 
 def new_features(model: Any, row_features: str | None, col_features: str | None) -> dict[str, Any]:
     """Tables of features for a method that predicts."""
-    names = _names(model)
+    (row, row_type), (col, col_type) = list(_id_types(model).items())[:2]
     return {
-        "row_features": None if row_features is None else _features(row_features, names[0]),
-        "col_features": None if col_features is None else _features(col_features, names[1]),
+        "row_features": None if row_features is None else _features(row_features, row, row_type),
+        "col_features": None if col_features is None else _features(col_features, col, col_type),
     }
 
 
 def _column(path: str, vocabulary: Any) -> Any:
     """The ids of the first column of a file, or of the one that is called as those of the model are."""
-    from dyads.data.files import read_batches, read_table
+    from dyads.data.files import read_table
 
-    names = read_batches(path, {}).names
-    name = vocabulary.name if vocabulary.name in names else names[0]
-    column = read_table(path, [name])[name].combine_chunks()
-    return _ids([str(each) for each in column.to_pylist()], vocabulary)
+    def key(names: list[str]) -> str:
+        return vocabulary.name if vocabulary.name in names else names[0]
+
+    table = read_table(path, lambda names: {key(names): vocabulary.ids.type})
+    return table[key(table.column_names)].combine_chunks()
 
 
 def _ids(texts: Sequence[str], vocabulary: Any) -> Any:
@@ -495,7 +512,7 @@ def _pairs(path: str, model: Any) -> Any:
     from dyads.data.files import read_table
 
     names = _names(model)
-    table = _typed(read_table(path, names), model)
+    table = read_table(path, lambda there: _id_types(model))
     _check_columns(path, table.column_names, names[:2])
     return table.select([name for name in names if name in table.column_names])
 

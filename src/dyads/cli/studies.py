@@ -34,12 +34,13 @@ def demo(
         Path | None, typer.Option(help="Folder for the store's own tables, train.csv and test.csv; then nothing else.")
     ] = None,
     seed: Seed = 0,
+    force: Force = False,
 ) -> None:
     """Learn a made-up store of shoppers x products, and compare with the probabilities it was drawn from."""
     from dyads.demo import draw, run, tables
 
     if data is not None:
-        _write_tables(tables(seed), data)
+        _write_tables(tables(seed), data, force)
         return
     console.check_output(output, True, console.PICTURES)
     with console.bar("Fitting") as move:
@@ -54,10 +55,12 @@ def demo(
         typer.echo(f"Picture: {output}")
 
 
-def _write_tables(tables: dict[str, Any], folder: Path) -> None:
+def _write_tables(tables: dict[str, Any], folder: Path, force: bool) -> None:
     from dyads.data.files import open_writer
 
     folder.mkdir(parents=True, exist_ok=True)
+    for name in tables:
+        console.check_output(folder / f"{name}.csv", force)
     for name, table in tables.items():
         with open_writer(str(folder / f"{name}.csv"), table.column_names) as write:
             write(table)

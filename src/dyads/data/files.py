@@ -3,8 +3,9 @@
 import os
 import sys
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import pyarrow.parquet as pq
 from pyarrow import csv, ipc
 
 from dyads.errors import InputError
+
+Types = Mapping[str, pa.DataType | None]
 
 STANDARD = "-"
 """The name of standard input and output."""
@@ -49,24 +52,33 @@ def format_of(path: str) -> str:
     return found
 
 
-def read_table(path: str, ids: Sequence[str] = ()) -> pa.Table:
-    """Read a whole file. The columns `ids` are integers where all their values are plainly that, and text else."""
+def read_table(path: str, types: Callable[[list[str]], Types] = lambda names: {}) -> pa.Table:
+    """Read a whole file.
+
+    `types` is asked, with the names of all columns, which of them hold ids, and of what type: None is that of integers
+    where all values of the column are plainly integers, and of text else. Types of Parquet and Arrow are their own.
+    """
     with _reading(path):
         if format_of(path) in DELIMITERS:
+            source = sys.stdin.buffer.read() if path == STANDARD else None
+            first = csv.open_csv(path if source is None else BytesIO(source), parse_options=_parsing(path))
+            wanted = types(_checked(path, first.schema.names))
             table = csv.read_csv(
-                sys.stdin.buffer if path == STANDARD else path,
+                path if source is None else BytesIO(source),
                 parse_options=_parsing(path),
-                convert_options=_converting({name: pa.string() for name in ids}),
+                convert_options=_converting(wanted),
             )
-            table = _with(table, {name: _tidy_ids(table[name]) for name in ids if name in table.column_names})
+            table = _with(table, wanted)
         else:
-            table = pa.Table.from_batches(list(batches := _stored(path)), batches.schema)
+            batches = _stored(path)
+            _checked(path, batches.schema.names)
+            table = pa.Table.from_batches(list(batches), batches.schema)
     if not table.num_rows:
         raise InputError(f"{_named(path)} has no lines: expected a header and at least one line of data.")
     return table
 
 
-def read_batches(path: str, types: Mapping[str, pa.DataType]) -> "Batches":
+def read_batches(path: str, types: Types) -> "Batches":
     """Read a file in batches, of which one at a time is in memory; `types` are those that columns of ids have."""
     with _reading(path):
         if format_of(path) not in DELIMITERS:
@@ -74,9 +86,16 @@ def read_batches(path: str, types: Mapping[str, pa.DataType]) -> "Batches":
         reader = csv.open_csv(
             sys.stdin.buffer if path == STANDARD else path,
             parse_options=_parsing(path),
-            convert_options=_converting({name: pa.string() for name in types}),
+            convert_options=_converting(types),
         )
         return Batches(path, reader, types)
+
+
+def _checked(path: str, names: Sequence[str]) -> list[str]:
+    repeated = sorted({name for name in names if list(names).count(name) > 1})
+    if repeated:
+        raise InputError(f"{_named(path)} has the column {repeated[0]!r} more than once: expected distinct names.")
+    return list(names)
 
 
 class Batches:
@@ -87,8 +106,8 @@ class Batches:
     names : the columns of the file
     """
 
-    def __init__(self, path: str, source: Any, types: Mapping[str, pa.DataType]) -> None:
-        self.path, self.names = path, list(source.schema.names)
+    def __init__(self, path: str, source: Any, types: Types) -> None:
+        self.path, self.names = path, _checked(path, source.schema.names)
         self._source, self._types = source, types
 
     def __iter__(self) -> Iterator[pa.Table]:
@@ -96,8 +115,7 @@ class Batches:
             for batch in self._source:
                 table = pa.Table.from_batches([batch])
                 if table.num_rows:
-                    present = {name: kind for name, kind in self._types.items() if name in self.names}
-                    yield _with(table, {name: _as_type(table[name], kind, name) for name, kind in present.items()})
+                    yield _with(table, self._types)
 
 
 @contextmanager
@@ -169,23 +187,25 @@ def _parsing(path: str) -> Any:
     return csv.ParseOptions(delimiter=DELIMITERS[format_of(path)], newlines_in_values=True)
 
 
-def _converting(types: Mapping[str, pa.DataType]) -> Any:
+def _converting(types: Types) -> Any:
     # Only what is empty is missing: NA is a country, and null somebody's name.
-    return csv.ConvertOptions(column_types=dict(types), null_values=[""], strings_can_be_null=True)
+    return csv.ConvertOptions(
+        column_types=dict.fromkeys(types, pa.string()), null_values=[""], strings_can_be_null=True
+    )
 
 
-def _with(table: pa.Table, columns: Mapping[str, Any]) -> pa.Table:
-    for name, column in columns.items():
-        table = table.set_column(table.column_names.index(name), name, column)
+def _with(table: pa.Table, types: Types) -> pa.Table:
+    """The table, whose columns of ids were read as text, with these in their types."""
+    for place, name in enumerate(table.column_names):
+        if name in types:
+            table = table.set_column(place, name, _as_type(table[name], types[name], name))
     return table
 
 
-def _tidy_ids(column: Any) -> Any:
-    plain = pc.all(pc.match_substring_regex(column, INTEGER), min_count=0).as_py()
-    return column.cast(pa.int64()) if plain and len(column) > column.null_count else column
-
-
-def _as_type(column: Any, kind: pa.DataType, name: str) -> Any:
+def _as_type(column: Any, kind: pa.DataType | None, name: str) -> Any:
+    if kind is None:
+        plain = pc.all(pc.match_substring_regex(column, INTEGER), min_count=0).as_py()
+        return column.cast(pa.int64()) if plain and len(column) > column.null_count else column
     if pa.types.is_large_string(kind) or pa.types.is_string(kind):
         return column
     if pa.types.is_integer(kind):
@@ -196,7 +216,13 @@ def _as_type(column: Any, kind: pa.DataType, name: str) -> Any:
                 f"Column {name!r} holds {strange!r}, but the model was fitted on integers there: expected such ids, or "
                 "a model fitted on text. Write ids as they were written for the fit."
             )
-    return column.cast(kind)
+    try:
+        return column.cast(kind)
+    except pa.ArrowInvalid as error:
+        raise InputError(
+            f"Column {name!r} cannot be read as {kind}, the type of the model's ids ({error}): write ids as they were "
+            "written for the fit."
+        ) from error
 
 
 @contextmanager

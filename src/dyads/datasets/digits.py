@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dyads.datasets.sources import Array, Progress, find
+from dyads.errors import MissingDataError
 
 
 class Digits(NamedTuple):
@@ -18,7 +19,12 @@ def usps(progress: Progress | None = None) -> Digits:
     """USPS: 7,291 digits of 16 x 16 pixels, the published training part."""
     folder = find("usps", progress)
     if (folder / "usps.h5").exists():
-        import h5py
+        try:
+            import h5py
+        except ImportError as error:
+            raise MissingDataError(
+                f"{folder / 'usps.h5'} is an HDF5 file, and h5py is not installed: pip install 'dyads[data]'."
+            ) from error
 
         with h5py.File(folder / "usps.h5") as file:
             pixels, digit = file["train/data"][:], file["train/target"][:]

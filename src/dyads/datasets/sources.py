@@ -8,8 +8,10 @@ import shutil
 import tempfile
 import urllib.request
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +114,7 @@ def find(name: str, progress: Progress | None = None) -> Path:
                 ready.rename(folder)
     except MissingDataError:
         raise
-    except (OSError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, HTTPException, zipfile.BadZipFile, zlib.error) as error:
         raise MissingDataError(
             f"The data set {name} is not in {folder}, and {source.url} could not be fetched ({error}): download it "
             f"from {source.page} and unpack it there, or set DYADS_DATA to a folder that has {name}/."

@@ -1,5 +1,6 @@
 """Votes of the United Nations General Assembly."""
 
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,13 @@ def un_votes(progress: Progress | None = None) -> Dataset:
     features: dict[str, Any] = {"roll call": ids, "issue": [about[rcid] for rcid in ids.tolist()]}
     for name in ("amend", "para"):
         features[name] = calls[name].cast(pa.float64()).to_numpy(zero_copy_only=False)
-    when = np.array([float(day[rcid]) for rcid in call.tolist()])
+    when = np.array([_days(day[rcid]) for rcid in call.tolist()])
     return Dataset({"country": country, "roll call": call}, vote, col_features=features, time=when)
+
+
+def _days(when: Any) -> float:
+    """Days since 1970, of a number of days or of a date."""
+    return float(when.toordinal() - date(1970, 1, 1).toordinal()) if isinstance(when, date) else float(when)
 
 
 def _read(folder: Path, name: str) -> Any:
