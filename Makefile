@@ -6,13 +6,17 @@ BIN := $(VENV)/bin
 # Real data for benchmarks, where it lies beside the checkout.
 export DYADS_DATA ?= $(wildcard $(CURDIR)/../shared/data)
 
-.PHONY: demo docs test lint types contracts check bench bench-posterior rivals accuracy reproduce reproduce-posterior clean
+.PHONY: demo docs test test-slow lint types contracts check bench bench-posterior rivals accuracy reproduce reproduce-posterior clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dyads demo
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup -m "not slow"
+
+# What takes minutes to compile or to sample, such as Geweke's test of every structure.
+test-slow: $(VENV)/.installed
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup -m slow
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -24,7 +28,7 @@ types: $(VENV)/.installed
 contracts: $(VENV)/.installed
 	$(BIN)/lint-imports
 
-check: test lint types contracts
+check: test test-slow lint types contracts docs
 
 # The documentation, in build/docs; warnings are errors.
 docs: $(VENV)/.installed

@@ -1,6 +1,7 @@
 """Small problems the laws are checked on. Every registered part must have a case here."""
 
 import numpy as np
+import pytest
 import pyarrow as pa
 from scipy.linalg import solve_triangular
 
@@ -38,6 +39,13 @@ LOSS_CASES = {
 }
 STRUCTURES = [case for cases in STRUCTURE_CASES.values() for case in cases]
 LOSSES = [case for cases in LOSS_CASES.values() for case in cases]
+CROSSED = [
+    # Each type of structure with each type of loss is compiled by itself, which takes long.
+    pytest.param(structure, loss, marks=[] if structure is STRUCTURES[0] or loss is LOSSES[0] else pytest.mark.slow)
+    for structure in STRUCTURES
+    for loss in LOSSES
+]
+"""Every structure with every loss."""
 
 
 def make_dyads(n=60, n_rows=7, n_cols=5, weighted=False, seed=0, one_set=False, n_relations=1, n_labels=N_LABELS):

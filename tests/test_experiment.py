@@ -32,11 +32,11 @@ def lightened(method):
 
 
 def runs():
-    """Every experiment, and those with methods that sample once more, beside the tests that compile these kernels."""
+    """Every experiment, and those with methods that sample once more."""
     for name in experiment.names():
         yield pytest.param(name, "point", id=name)
         if any(method.posterior for method in experiment.read(name).methods):
-            yield pytest.param(name, "posterior", id=f"{name}-posterior", marks=pytest.mark.xdist_group("posterior"))
+            yield pytest.param(name, "posterior", id=f"{name}-posterior", marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(("name", "kind"), list(runs()))

@@ -92,6 +92,7 @@ def statistics(state, proba, layout):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_gewekes_joint_distribution_test(name, monkeypatch):
     """Parameters and labels drawn in turn have the distribution of parameters drawn from the prior (Geweke 2004)."""
