@@ -1,8 +1,8 @@
 """Small problems the laws are checked on. Every registered part must have a case here."""
 
 import numpy as np
-import pytest
 import pyarrow as pa
+import pytest
 from scipy.linalg import solve_triangular
 
 from dyads.data.dyads import Dyads
