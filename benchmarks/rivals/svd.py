@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from surprise import SVD, Dataset, Reader, SVDpp
-from surprise.model_selection import GridSearchCV
+from surprise.model_selection import GridSearchCV, KFold
 
 GRID = {"n_factors": [20, 100], "reg_all": [0.02, 0.06, 0.1], "n_epochs": [20, 40], "random_state": [0]}
 
@@ -24,7 +24,7 @@ for path in sorted(Path(sys.argv[1]).glob("*.split.npz")):
     if "all" in sys.argv[2:]:
 
         def tuned(data):
-            search = GridSearchCV(SVD, GRID, measures=["mae"], cv=3)
+            search = GridSearchCV(SVD, GRID, measures=["mae"], cv=KFold(3, random_state=0))
             search.fit(data)
             return SVD(**search.best_params["mae"])
 
