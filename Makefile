@@ -9,7 +9,7 @@ export DYADS_DATA ?= $(wildcard $(CURDIR)/../shared/data)
 .PHONY: demo docs test test-slow lint types contracts check bench bench-posterior rivals accuracy reproduce reproduce-posterior clean
 
 demo: $(VENV)/.installed
-	$(BIN)/dyads demo
+	$(BIN)/dyads demo --force
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup -m "not slow"

@@ -44,7 +44,7 @@ def examine(X: Any, y: Any) -> Examined:
         "pairs": f"{n:,}",
         f"rows ({row_name})": f"{len(rows):,}, with {_spread(row)} labels each",
         f"columns ({col_name})": f"{len(cols):,}, with {_spread(col)} labels each",
-        "filled": f"{n / (len(rows) * len(cols)):.2%} of all pairs",
+        "filled": f"{_n_cells(row, col) / (len(rows) * len(cols)):.2%} of all pairs",
         "labels": ", ".join(f"{name} {share:.1%}" for name, share in zip(classes.tolist(), shares, strict=True)),
     }
     findings = [*_repeated(row, col, label), *_clashes(rows), *_clashes(cols), *_skew(classes, shares)]
@@ -73,14 +73,18 @@ def _spread(codes: Array) -> str:
     return f"{low:,} to {high:,} (median {middle:,})"
 
 
+def _n_cells(row: Array, col: Array) -> int:
+    """How many different pairs there are."""
+    return len(np.unique(row.astype(np.int64) * (int(col.max()) + 1) + col))
+
+
 def _repeated(row: Array, col: Array, label: Array) -> list[str]:
     """Pairs that occur again, with the same label or with another."""
-    cells = row.astype(np.int64) * (int(col.max()) + 1) + col
-    n_again = len(cells) - len(np.unique(cells))
+    n_cells = _n_cells(row, col)
+    n_again = len(row) - n_cells
     if not n_again:
         return []
-    labelled = len(np.unique(np.column_stack([cells, label]), axis=0))
-    n_other = labelled - len(np.unique(cells))
+    n_other = len(np.unique(np.column_stack([row, col, label]), axis=0)) - n_cells
     return [
         f"{n_again:,} lines repeat a pair that was there before, {n_other:,} of them with another label: each counts "
         "as an observation of its own. Drop them if they are mistakes."

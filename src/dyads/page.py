@@ -29,6 +29,9 @@ LOOKED_UP = 2_000_000
 DRAWS = 500
 """Bootstrap draws of the pairs for intervals of metrics."""
 
+FEWEST = 10
+"""Pairs below which there is nothing to count marginals on."""
+
 SHOWN = 5
 """Most and least certain predictions, each."""
 
@@ -104,10 +107,9 @@ def _metrics(model: Any, X: Any, truth: Array, proba: Array, predicted: Array) -
         f"the {model.fitted_.vocabularies[1].name}'s labels": "col",
     }
     counted: dict[str, dict[str, float]] = {}
-    for title, of in rivals.items():
+    for title, of in rivals.items() if len(truth) >= FEWEST else ():
         own = np.empty_like(proba)
-        folds = KFold(min(5, len(truth)), shuffle=True, random_state=0)
-        for train, test in folds.split(truth) if len(truth) > 1 else []:
+        for train, test in KFold(5, shuffle=True, random_state=0).split(truth):
             if len(np.unique(truth[train])) < 2:
                 break
             marginal = Marginals(of).fit({name: column[train] for name, column in columns.items()}, truth[train])
@@ -168,19 +170,23 @@ def _pictures(model: Any, truth: Array, proba: Array, predicted: Array) -> str:
         "Training: the objective by iteration": lambda ax: report.plot_training_curve(ax, model.trace_),
     }
     if model.embed(model.row_ids_[:1]).size > 1:
-        drawn["Map of rows by their latent weights"] = lambda ax: report.plot_latent_map(ax, model, "row", 40)
-        if not model.fitted_.structure.one_set:
+        if len(model.row_ids_) > 2:
+            drawn["Map of rows by their latent weights"] = lambda ax: report.plot_latent_map(ax, model, "row", 40)
+        if len(model.col_ids_) > 2 and not model.fitted_.structure.one_set:
             drawn["Map of columns by their latent weights"] = lambda ax: report.plot_latent_map(ax, model, "col", 40)
     return "".join(_picture(title, draw) for title, draw in drawn.items())
 
 
 def _picture(title: str, draw: Callable[[Any], Any]) -> str:
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.4, 5), layout="constrained")
-    draw(figure.subplots())
     file = io.BytesIO()
-    figure.savefig(file, format="svg")
+    # A dollar sign in an id begins no formula.
+    with rc_context({"text.parse_math": False}):
+        figure = Figure(figsize=(6.4, 5), layout="constrained")
+        draw(figure.subplots())
+        figure.savefig(file, format="svg")
     source = base64.b64encode(file.getvalue()).decode()
     return (
         f'<figure><img alt="{html.escape(title)}" src="data:image/svg+xml;base64,{source}">'

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -103,12 +104,13 @@ def show(lines: Mapping[str, Sequence[Any]], title: str = "", as_json: bool = Fa
         rows = [dict(zip(lines, row, strict=True)) for row in zip(*lines.values(), strict=True)]
         show_json(rows)
         return
-    table = Table(title=title or None, title_justify="left")
+    table = Table(title=escape(title) or None, title_justify="left")
     for name, column in lines.items():
-        table.add_column(name.replace("_", " "), justify="right" if _numeric(column) else "left")
+        table.add_column(escape(name.replace("_", " ")), justify="right" if _numeric(column) else "left")
     for row in zip(*lines.values(), strict=True):
-        table.add_row(*map(_text, row))
-    Console(highlight=False).print(table, markup=False)
+        table.add_row(*(escape(_text(value)) for value in row))
+    # Where nobody looks at it, nothing is cut to fit.
+    Console(highlight=False, width=None if sys.stdout.isatty() else 160).print(table)
 
 
 def show_json(value: Any) -> None:
@@ -118,6 +120,8 @@ def show_json(value: Any) -> None:
 
 def check_table_output(path: str, force: bool) -> None:
     """The same for a table, whose name must tell its format."""
+    if path.lower().endswith(".gz"):
+        raise Usage(f"The output {path} would have to be packed: expected a name without .gz.")
     try:
         format_of(path)
     except DyadsError as error:
@@ -135,16 +139,19 @@ def check_model_output(path: Path, force: bool) -> None:
 def check_output(path: Path | str, force: bool, suffixes: Sequence[str] = ()) -> None:
     """Raise, before any work, where an output cannot be written or would overwrite something."""
     path = Path(path)
-    if str(path) == "-":
+    if str(path) == "-" and not suffixes:
         return
     if suffixes and path.suffix.lower() not in suffixes:
         raise Usage(
             f"The output {path} has a name that tells no format: expected one that ends in {', '.join(suffixes)}."
         )
-    if path.is_dir():
-        raise Usage(f"The output {path} is a folder: expected the name of a file.")
+    if path.exists() and not path.is_file():
+        kind = "folder" if path.is_dir() else "device"
+        raise Usage(f"The output {path} is a {kind}: expected the name of a file.")
     if not path.parent.is_dir():
         raise Usage(f"The folder {path.parent} does not exist: expected one to write {path.name} to. Create it first.")
+    if not os.access(path.parent, os.W_OK):
+        raise Usage(f"The folder {path.parent} cannot be written to: expected one that can. Choose another place.")
     if path.exists() and not force:
         raise Usage(f"The output {path} exists: expected a new name, or --force to replace it.")
 
@@ -160,12 +167,15 @@ def can_draw() -> bool:
 def save_picture(path: Path, draw: Callable[[Any], Any]) -> None:
     """Let a function draw on axes, and save them."""
     if can_draw():
+        from matplotlib import rc_context
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(9, 5), layout="constrained")
-        draw(figure.subplots())
-        with replacing(path) as file:
-            figure.savefig(file, dpi=120, format=path.suffix[1:])
+        # A dollar sign in an id begins no formula.
+        with rc_context({"text.parse_math": False}):
+            figure = Figure(figsize=(9, 5), layout="constrained")
+            draw(figure.subplots())
+            with replacing(path) as file:
+                figure.savefig(file, dpi=120, format=path.suffix[1:])
 
 
 def _numeric(column: Sequence[Any]) -> bool:

@@ -1,9 +1,10 @@
 """Commands that make and use models, on tables in files."""
 
 import dataclasses
+import shlex
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +14,8 @@ import typer
 
 from dyads.cli import console
 from dyads.cli.console import Usage
-from dyads.errors import UnknownIdWarning
+from dyads.data.files import as_ids, check_columns
+from dyads.errors import InputError, UnknownIdWarning
 
 KINDS = {"nominal": "LFLClassifier", "ordinal": "LFLOrdinal", "link": "LFLLink", "relational": "LFLRelational"}
 """The estimator of each kind of labels."""
@@ -93,6 +95,8 @@ def fit(
     ] = None,
 ) -> None:
     """Learn a model from labelled pairs."""
+    import pyarrow as pa
+
     from dyads import estimators, selection
 
     console.check_model_output(output, force)
@@ -100,6 +104,8 @@ def fit(
         raise Usage("--relation names the column of relations of --kind relational: expected both or neither.")
     if cv and kind not in ("nominal", "ordinal"):
         raise Usage(f"--cv is not there for --kind {kind}: expected nominal or ordinal. Choose --l2 yourself.")
+    if label in (row, col):
+        raise Usage(f"The column {label!r} was named for labels and for ids: expected another for each.")
     for name in ("l2", "checkpoint") if cv else ():
         if context.get_parameter_source(name).name == "COMMANDLINE":  # type: ignore[union-attr]
             raise Usage(f"--cv chooses the penalty by itself and has no use for --{name}: expected one of them.")
@@ -108,6 +114,9 @@ def fit(
     row, col = ids[:2]
     X = table.select([*ids, *([relation] if relation else []), *(feature or [])])
     y = table[label]
+    if kind == "ordinal" and pa.types.is_string(y.type):
+        order = ", ".join(sorted(map(str, y.unique().to_pylist())))
+        console.say(f"The labels are texts, and their order is taken to be that of the alphabet: {order}.")
     names = set(estimator().get_params()) & context.params.keys()
     choices = {name: context.params[name] for name in names} | {"row": row, "col": col, "base": _base(base, y)}
     for name, path, ids in (("row_features", row_features, row), ("col_features", col_features, col)):
@@ -173,9 +182,11 @@ def predict(
         raise Usage("--give median and mean need ordered labels: the model's have none. Expected proba, label or mode.")
     wanted = give or (list(Given) if ordered else [Given.proba, Given.label])  # type: ignore[attr-defined]
     features = new_features(model, row_features, col_features)
-    batches = read_batches(data, _id_types(model))
-    _check_columns(data, batches.names, model.columns_)
-    kept = [vocabulary.name for vocabulary in model.fitted_.vocabularies]
+    batches = read_batches(data, _id_types(model), model.columns_)
+    kept = _names(model)
+    taken = {*Given, *(f"p_{label}" for label in model.classes_)} & set(kept)
+    if taken:
+        raise InputError(f"A column of ids is called {taken.pop()!r}, as one of predictions is: expected another name.")
     values = numeric_values(model.classes_)
     done = unknown = 0
     decisions = {"label": model.decide, "mode": lambda proba: proba.argmax(axis=1), "median": median}
@@ -247,7 +258,16 @@ def recommend(
     vocabularies = model.fitted_.vocabularies
     if rows is not None and id:
         raise Usage("Got both --rows and --id: expected one of them.")
-    wanted = _ids(id, vocabularies[0]) if id else _column(rows, vocabularies[0]) if rows else model.row_ids_
+    if (relation is not None) != (len(vocabularies) > 2):
+        raise Usage("--relation is for models of several relations, which need it: expected both or neither.")
+    kinds = vocabularies[-1]
+    wanted = (
+        as_ids(id, vocabularies[0].ids.type, vocabularies[0].name)
+        if id
+        else _column(rows, vocabularies[0])
+        if rows
+        else model.row_ids_
+    )
     labels = {str(each): each for each in model.classes_.tolist()}
     with console.warned(), console.bar("Ranking"):
         found = model.recommend(
@@ -256,7 +276,7 @@ def recommend(
             labels.get(by, by),
             exclude=None if exclude is None else _pairs(exclude, model),
             candidates=None if candidates is None else _column(candidates, vocabularies[1]),
-            relation=None if relation is None else _ids([relation], vocabularies[2])[0].as_py(),
+            relation=None if relation is None else as_ids([relation], kinds.ids.type, kinds.name)[0].as_py(),
             **new_features(model, row_features, col_features),
         )
     with open_writer(output, found.column_names) as write:
@@ -281,7 +301,7 @@ def explain(
         console.check_output(picture, force, console.PICTURES)
     model = load_model(model_file)
     table = read_table(data, lambda names: _id_types(model))
-    _check_columns(data, table.column_names, model.columns_)
+    check_columns(data, table.column_names, model.columns_)
     with console.warned(), console.bar("Explaining"):
         found = model.explain(table.select(model.columns_), **new_features(model, row_features, col_features))
     with open_writer(output, found.column_names) as write:
@@ -384,7 +404,8 @@ def describe(
     for sentence in found.findings:
         typer.echo(f"! {sentence}")
     row, col = ids
-    typer.echo(f"Begin with: dyads fit {data} --row {row} --col {col} --label {label} {found.advice} -o model.dyads")
+    named = f"{shlex.quote(data)} --row {shlex.quote(row)} --col {shlex.quote(col)} --label {shlex.quote(label)}"
+    typer.echo(f"Begin with: dyads fit {named} {found.advice} -o model.dyads")
 
 
 def register(app: typer.Typer) -> None:
@@ -398,7 +419,6 @@ def register(app: typer.Typer) -> None:
 
 def load_model(path: Path) -> Any:
     """The model of a file."""
-    from dyads.errors import InputError
     from dyads.estimators import load
 
     if not path.is_file():
@@ -416,7 +436,7 @@ def _read(data: str, row: str | None, col: str | None, others: Sequence[str | No
     found: list[str] = []
 
     def types(names: list[str]) -> dict[str, Any]:
-        _check_columns(data, names, [each for each in (row, col, *others) if each])
+        check_columns(data, names, [each for each in (row, col, *others) if each])
         free = (name for name in names if name not in (row, col, *others))
         found[:] = [each for each in (row or next(free, None), col or next(free, None)) if each]
         if len(found) < 2:
@@ -429,16 +449,15 @@ def _read(data: str, row: str | None, col: str | None, others: Sequence[str | No
     return table, found
 
 
-def _check_columns(data: str, there: Sequence[str], wanted: Iterable[str]) -> None:
-    from dyads.errors import InputError
-
-    missing = [name for name in wanted if name not in there]
-    if missing:
-        raise InputError(f"{data} has no column {missing[0]!r}: expected one of its columns {list(there)}.")
-
-
 def _weights(table: Any, weight: str | None) -> Any:
-    return None if weight is None else table[weight].to_numpy()
+    import pyarrow as pa
+
+    if weight is None:
+        return None
+    kind = table[weight].type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)) or table[weight].null_count:
+        raise InputError(f"The column of weights {weight!r} is not numbers throughout: expected one in every line.")
+    return table[weight].to_numpy()
 
 
 def read_labelled(model: Any, data: str, label: str, weight: str | None) -> tuple[Any, Any, Any]:
@@ -449,7 +468,7 @@ def read_labelled(model: Any, data: str, label: str, weight: str | None) -> tupl
 
     types = _id_types(model) | ({label: pa.string()} if model.classes_.dtype.kind == "U" else {})
     table = read_table(data, lambda names: types)
-    _check_columns(data, table.column_names, [*model.columns_, label, *([weight] if weight else [])])
+    check_columns(data, table.column_names, [*model.columns_, label, *([weight] if weight else [])])
     return table.select(model.columns_), table[label], _weights(table, weight)
 
 
@@ -490,22 +509,7 @@ def _column(path: str, vocabulary: Any) -> Any:
         return vocabulary.name if vocabulary.name in names else names[0]
 
     table = read_table(path, lambda names: {key(names): vocabulary.ids.type})
-    return table[key(table.column_names)].combine_chunks()
-
-
-def _ids(texts: Sequence[str], vocabulary: Any) -> Any:
-    """Ids as they are typed, in the type that the model's ids have."""
-    import pyarrow as pa
-
-    from dyads.errors import InputError
-
-    try:
-        return pa.array(texts).cast(vocabulary.ids.type)
-    except pa.ArrowInvalid:
-        raise InputError(
-            f"{list(texts)[:3]} are not all ids of column {vocabulary.name!r}: expected values of type "
-            f"{vocabulary.ids.type}."
-        ) from None
+    return table[key(table.column_names)].unique()
 
 
 def _pairs(path: str, model: Any) -> Any:
@@ -513,7 +517,7 @@ def _pairs(path: str, model: Any) -> Any:
 
     names = _names(model)
     table = read_table(path, lambda there: _id_types(model))
-    _check_columns(path, table.column_names, names[:2])
+    check_columns(path, table.column_names, names[:2])
     return table.select([name for name in names if name in table.column_names])
 
 

@@ -42,7 +42,7 @@ def demo(
     if data is not None:
         _write_tables(tables(seed), data, force)
         return
-    console.check_output(output, True, console.PICTURES)
+    console.check_output(output, force, console.PICTURES)
     with console.bar("Fitting") as move:
         found = run(lambda step: move(step.iteration, None, f"objective {step.objective:,.0f}"), random_state=seed)
     columns = ("on held-out pairs", "dyads", "beside")

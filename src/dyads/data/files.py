@@ -3,7 +3,7 @@
 import os
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -78,40 +78,47 @@ def read_table(path: str, types: Callable[[list[str]], Types] = lambda names: {}
     return table
 
 
-def read_batches(path: str, types: Types) -> "Batches":
-    """Read a file in batches, of which one at a time is in memory; `types` are those that columns of ids have."""
+def read_batches(path: str, types: Types, columns: Sequence[str]) -> "Batches":
+    """Read `columns` of a file in batches, of which one at a time is in memory; `types` are those of columns of ids."""
     with _reading(path):
         if format_of(path) not in DELIMITERS:
-            return Batches(path, _stored(path), {})
+            stored = _stored(path)
+            check_columns(path, stored.schema.names, columns)
+            return Batches(path, stored, {})
+        if path != STANDARD:
+            first = csv.open_csv(path, parse_options=_parsing(path))
+            check_columns(path, _checked(path, first.schema.names), columns)
         reader = csv.open_csv(
             sys.stdin.buffer if path == STANDARD else path,
             parse_options=_parsing(path),
-            convert_options=_converting(types),
+            convert_options=_converting(types, columns),
         )
         return Batches(path, reader, types)
 
 
+def check_columns(path: str, there: Sequence[str], wanted: Iterable[str]) -> None:
+    """Raise if a table lacks a column."""
+    missing = [name for name in wanted if name not in there]
+    if missing:
+        raise InputError(f"{_named(path)} has no column {missing[0]!r}: expected one of its columns {list(there)}.")
+
+
 def _checked(path: str, names: Sequence[str]) -> list[str]:
-    repeated = sorted({name for name in names if list(names).count(name) > 1})
+    # Columns without a name, such as those after a last comma, are nobody's.
+    repeated = sorted({name for name in names if name and list(names).count(name) > 1})
     if repeated:
         raise InputError(f"{_named(path)} has the column {repeated[0]!r} more than once: expected distinct names.")
     return list(names)
 
 
 class Batches:
-    """The batches of a file, in which columns of ids have the types asked for.
-
-    Attributes
-    ----------
-    names : the columns of the file
-    """
+    """The batches of a file, in which columns of ids have the types asked for."""
 
     def __init__(self, path: str, source: Any, types: Types) -> None:
-        self.path, self.names = path, _checked(path, source.schema.names)
-        self._source, self._types = source, types
+        self._path, self._source, self._types = path, source, types
 
     def __iter__(self) -> Iterator[pa.Table]:
-        with _reading(self.path):
+        with _reading(self._path):
             for batch in self._source:
                 table = pa.Table.from_batches([batch])
                 if table.num_rows:
@@ -187,10 +194,13 @@ def _parsing(path: str) -> Any:
     return csv.ParseOptions(delimiter=DELIMITERS[format_of(path)], newlines_in_values=True)
 
 
-def _converting(types: Types) -> Any:
+def _converting(types: Types, columns: Sequence[str] | None = None) -> Any:
     # Only what is empty is missing: NA is a country, and null somebody's name.
     return csv.ConvertOptions(
-        column_types=dict.fromkeys(types, pa.string()), null_values=[""], strings_can_be_null=True
+        column_types=dict.fromkeys(types, pa.string()),
+        include_columns=columns,
+        null_values=[""],
+        strings_can_be_null=True,
     )
 
 
@@ -200,6 +210,14 @@ def _with(table: pa.Table, types: Types) -> pa.Table:
         if name in types:
             table = table.set_column(place, name, _as_type(table[name], types[name], name))
     return table
+
+
+def as_ids(texts: Sequence[str], kind: pa.DataType, name: str) -> pa.Array:
+    """Ids as a person types them, in the type that a model's ids have."""
+    try:
+        return _as_type(pa.array(texts, pa.string()), kind, name)
+    except UnicodeEncodeError as error:
+        raise InputError(f"{list(texts)} are no text ({error}): expected ids of column {name!r}.") from error
 
 
 def _as_type(column: Any, kind: pa.DataType | None, name: str) -> Any:
