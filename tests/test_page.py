@@ -114,3 +114,25 @@ def test_nothing_keeps_anyone_from_reading_it(browser, path, scheme):
     found = selenium.Axe().run(browser)
     serious = [one["id"] for one in found["violations"] if one["impact"] in ("serious", "critical")]
     assert serious == []
+
+
+def test_pictures_take_axes_and_return_them(store):
+    from matplotlib.figure import Figure
+
+    from dyads import report
+
+    model, test = store
+    matrix = np.kron(np.eye(3), np.ones((4, 4)))
+    for draw in (
+        lambda ax: report.reliability_from_estimator(ax, model, test.X, test.y),
+        lambda ax: report.confusion_from_estimator(ax, model, test.X, test.y),
+        lambda ax: report.plot_latent_map(ax, model),
+        lambda ax: report.plot_ordered_matrix(ax, matrix, np.repeat(["a", "b", "c"], 4)),
+        lambda ax: report.plot_images(ax, {"first": np.zeros((2, 4, 4)), "second": np.ones((2, 4, 4))}),
+    ):
+        ax = Figure().subplots()
+        assert draw(ax) is ax
+    confusion = report.confusion_from_estimator(Figure().subplots(), model, test.X, test.y)
+    assert sum(int(text.get_text().replace(",", "")) for text in confusion.texts) == len(test.y)
+    blocks = report.plot_ordered_matrix(Figure().subplots(), matrix[:, ::-1][::-1], np.repeat([2, 1, 0], 4))
+    np.testing.assert_array_equal(np.asarray(blocks.images[0].get_array()), matrix)

@@ -260,3 +260,13 @@ def plot_confusion(ax: Any, y: Any, predicted: Any, classes: Any) -> Any:
     ax.set(xlabel="predicted label", ylabel="true label")
     ax.set_title("Confusion: shares of the true label")
     return ax
+
+
+def reliability_from_estimator(ax: Any, model: Any, X: Any, y: Any) -> Any:
+    """`plot_reliability` of a fitted model on labelled dyads."""
+    return plot_reliability(ax, y, model.predict_proba(X), model.classes_)
+
+
+def confusion_from_estimator(ax: Any, model: Any, X: Any, y: Any) -> Any:
+    """`plot_confusion` of a fitted model on labelled dyads."""
+    return plot_confusion(ax, y, model.predict(X), model.classes_)
