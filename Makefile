@@ -32,7 +32,7 @@ check: test test-slow lint types contracts docs
 
 # The documentation, in build/docs; warnings are errors.
 docs: $(VENV)/.installed
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 # Speed, memory and accuracy on real data: some minutes, and no test depends on it.
 bench: $(VENV)/.installed
