@@ -120,6 +120,7 @@ def test_folding_in_gives_a_new_row_draws_of_its_own(kind, choices):
     assert np.ptp(folded.sample_proba(named), axis=0).max() > 0.05
 
 
+@pytest.mark.slow
 def test_links_and_relations_are_sampled():
     nodes = [f"n{i}" for i in range(14)]
     pairs = [(a, b) for i, a in enumerate(nodes) for b in nodes[i:]]

@@ -161,6 +161,7 @@ def test_predictive_probabilities_match_those_of_a_grid():
     np.testing.assert_allclose(total / 6000, expected, atol=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bilinear, features", "symmetric, self-links, features"])
 def test_any_number_of_threads_draws_the_same(name):
     structure, choices = CASES[name]

@@ -1,6 +1,7 @@
 """The learnt prior: its conditional distributions are those of its joint one."""
 
 import numpy as np
+import pytest
 from scipy import sparse
 from scipy.stats import kstest, t
 
@@ -15,6 +16,7 @@ from dyads.model.prior import (
 from problems import learnt_from_prior
 
 
+@pytest.mark.slow
 def test_the_root_of_a_wishart_matrix_has_its_moments():
     rng = np.random.default_rng(0)
     inverse_scale = np.array([[2.0, 0.5], [0.5, 1.0]])
@@ -34,6 +36,7 @@ def test_standard_deviations_are_half_t_and_correlations_uniform():
     assert kstest(correlation, "uniform", (-1, 2)).pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_redrawing_leaves_the_joint_distribution_as_it_is():
     """A prior redrawn given blocks that were drawn from it is again one from the hyperprior."""
     rng = np.random.default_rng(2)
