@@ -39,10 +39,10 @@ def make_folder(folder, seed=0):
     write_lines(folder / "ml-1m" / "ratings.csv", triples, "user,item,rating")
     books = [f"{r},{c:09d}X,{s * 2}" for r, c, s in zip(row, col, stars, strict=True)]
     write_lines(folder / "bookcrossing" / "BX-Ratings.csv", [*books, "1,0000000001,0"], "User-ID,ISBN,Book-Rating")
-    pairs = [f"{i}\t{j}" for i in range(1, 61) for j in range(i + 1, 61) if rng.random() < 0.2]
+    pairs = [f"{i}\t{j}" for i in range(1, 235) for j in range(i + 1, 235) if rng.random() < 0.2]
     write_lines(folder / "nips234" / "NIPS234.txt", pairs)
-    terms = np.zeros((N, N, 4))
-    terms[row - 1, col - 1, rng.integers(0, 4, len(row))] = 1
+    terms = np.zeros((N, N, 16))
+    terms[row - 1, col - 1, rng.integers(0, 16, len(row))] = 1
     (folder / "alyawarra").mkdir()
     savemat(folder / "alyawarra" / "alyawarradata.mat", {"Rs": terms})
     (folder / "usps").mkdir()
