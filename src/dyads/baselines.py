@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dyads.data.labels import numeric_values, read_labels, values_of
 from dyads.data.observations import read_dyads, read_observations
-from dyads.data.tables import named_values
+from dyads.data.tables import named_arrays
 from dyads.engine.scoring import block_scores
 from dyads.engine.threads import Threads
 from dyads.errors import InputError, unknown_name
@@ -234,7 +234,7 @@ class ByRelation(ClassifierMixin, BaseEstimator):
         """Fit to labelled dyads, of which each makes one for every relation."""
         labels = read_labels(y)
         self.classes_ = np.unique(labels)
-        columns = _columns(X)
+        columns = named_arrays(X)
         if isinstance(self.estimator, LFLRelational):
             self._models = [clone(self.estimator).fit(*self._crossed(columns, labels))]
         else:
@@ -252,7 +252,7 @@ class ByRelation(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> Array:
         """The probability of each relation that it holds (n, n_labels)."""
         check_is_fitted(self)
-        columns = _columns(X)
+        columns = named_arrays(X)
         n = len(next(iter(columns.values())))
         if len(self._models) == 1:
             crossed, _ = self._crossed(columns, np.repeat(self.classes_[:1], n))
@@ -272,7 +272,7 @@ class BothOrders(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to each pair in both orders."""
-        columns = _columns(X)
+        columns = named_arrays(X)
         both = {name: np.concatenate([columns[name], other[name]]) for other in [_turned(columns)] for name in columns}
         self._model = clone(self.estimator).fit(both, np.tile(np.asarray(y), 2))
         self.classes_ = self._model.classes_
@@ -281,7 +281,7 @@ class BothOrders(ClassifierMixin, BaseEstimator):
     def decision_function(self, X: Any) -> Array:
         """The mean score of both orders, of two labels (n,)."""
         check_is_fitted(self)
-        columns = _columns(X)
+        columns = named_arrays(X)
         found = [self._model.decision_function(each) for each in (columns, _turned(columns))]
         return np.mean(found, axis=0).reshape(len(found[0]))
 
@@ -322,10 +322,6 @@ class MeanOdds(ClassifierMixin, BaseEstimator):
     def predict(self, X: Any) -> Array:
         """The most probable label (n,)."""
         return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
-
-
-def _columns(X: Any) -> dict[str, Array]:
-    return {name: np.asarray(column) for name, column in named_values(X).items()}
 
 
 def _turned(columns: dict[str, Array]) -> dict[str, Array]:

@@ -8,7 +8,7 @@ from sklearn.model_selection import KFold
 from sklearn.utils.validation import check_is_fitted
 
 from dyads.data.observations import Observations, read_dyads, read_observations
-from dyads.data.tables import named_values
+from dyads.data.tables import named_arrays
 from dyads.errors import unknown_name
 
 Array = np.ndarray[Any, Any]
@@ -82,7 +82,7 @@ class WithLinkScores(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Score the pairs, and fit the model."""
-        columns, labels = {name: np.asarray(column) for name, column in named_values(X).items()}, np.asarray(y)
+        columns, labels = named_arrays(X), np.asarray(y)
         scores = np.empty((len(labels), len(KINDS)))
         for train, test in KFold(self.n_folds, shuffle=True, random_state=0).split(labels):
             scores[test] = _all_scores(self._scorers(_lines(columns, train), labels[train]), _lines(columns, test))
@@ -101,7 +101,7 @@ class WithLinkScores(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> Array:
         """The probabilities of the model (n, n_labels)."""
         check_is_fitted(self)
-        columns = {name: np.asarray(column) for name, column in named_values(X).items()}
+        columns = named_arrays(X)
         return np.asarray(self._model.predict_proba(self._with(columns, _all_scores(self._all, columns))))
 
     def predict(self, X: Any) -> Array:

@@ -17,7 +17,7 @@ from sklearn.model_selection import KFold
 from dyads import metrics, report
 from dyads.baselines import Marginals
 from dyads.data.labels import label_codes, numeric_values, read_labels
-from dyads.data.tables import named_values
+from dyads.data.tables import named_arrays, named_values
 from dyads.errors import InputError, UnknownIdWarning
 from dyads.selection import evaluate
 
@@ -199,7 +199,7 @@ def _certain(model: Any, X: Any, features: dict[str, Any], truth: Array, proba: 
     sure = proba.max(axis=1)
     picked = np.argsort(-sure if most else sure, kind="stable")[:SHOWN]
     columns = {name: np.asarray(column)[picked] for name, column in named_values(X).items()}
-    explained = {name: np.asarray(column) for name, column in named_values(model.explain(columns, **features)).items()}
+    explained = named_arrays(model.explain(columns, **features))
     ids = [vocabulary.name for vocabulary in model.fitted_.vocabularies[:2]]
     rows = []
     for line, index in enumerate(picked):

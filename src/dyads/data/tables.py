@@ -66,6 +66,11 @@ def table_like(columns: Mapping[str, Any], like: Any) -> Any:
     return table
 
 
+def named_arrays(table: Any) -> dict[str, np.ndarray[Any, Any]]:
+    """The columns of any table as NumPy arrays, in order."""
+    return {name: np.asarray(column) for name, column in named_values(table).items()}
+
+
 def without_column(table: Any, name: str) -> Any:
     """A pandas or polars table without one of its columns, in its own type."""
     frame = None if isinstance(table, pa.Table | pa.RecordBatch) else nw.from_native(table, pass_through=True)
