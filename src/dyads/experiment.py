@@ -14,7 +14,7 @@ import tomllib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,7 @@ class Experiment:
     choose_by : key of `METRICS` by which penalties are chosen; needed where a method has a grid
     seeds : how many splits, starts or data sets
     search_on : most training dyads that the choice of penalties looks at; None is all
-    serial : whether seeds run one after the other with all cores, because times are reported
+    serial : whether fits run one after the other with all cores, because times are reported
     picture : key of `PICTURES`, and the name of the method it shows; or empty
     quick : how many seeds, and names of the cases and methods, of a first look
     """
@@ -290,21 +290,25 @@ def run(
     ----------
     posterior : run the methods that sample the posterior, and only these, instead of all others
     scale : share of the data; below 1 for a trial alone
-    workers : seeds at once, each then with one core; default all cores, or one where times are reported
+    workers : fits at once, each then with one core; default all cores, or one where times are reported
     progress : called with how many of how many tasks are done
     """
     methods = [method for method in experiment.methods if method.posterior == posterior]
     if workers is None:
-        workers = 1 if experiment.serial or posterior else max(1, joblib.cpu_count())
-    jobs = list(itertools.product(experiment.cases, range(experiment.seeds)))
+        workers = 1 if experiment.serial else max(1, joblib.cpu_count())
+    jobs = [
+        (case, seed, method)
+        for case, seed, method in itertools.product(experiment.cases, range(experiment.seeds), methods)
+        if not method.cases or case.name in method.cases
+    ]
     began = time.perf_counter()
     call = joblib.delayed(_run_one)
     results = joblib.Parallel(n_jobs=workers, return_as="generator_unordered")(
-        call(experiment, methods, case, seed, scale, 1 if workers > 1 else -1) for case, seed in jobs
+        call(experiment, case, seed, method, scale, 1 if workers > 1 else -1) for case, seed, method in jobs
     )
     records: list[dict[str, Any]] = []
     for done, found in enumerate(results, 1):
-        records += found
+        records.append(found)
         if progress is not None:
             progress(done, len(jobs))
     case_order = {case.name: i for i, case in enumerate(experiment.cases)}
@@ -321,38 +325,36 @@ def run(
 
 
 def _run_one(
-    experiment: Experiment, methods: list[Method], case: Case, seed: int, scale: float, n_jobs: int
-) -> list[dict[str, Any]]:
-    """All methods on one case and seed."""
-    mine = [method for method in methods if not method.cases or case.name in method.cases]
-    if not mine:
-        return []
-    task = TASKS[experiment.task](seed, scale, **case.options)  # type: ignore[operator]
-    found = []
+    experiment: Experiment, case: Case, seed: int, method: Method, scale: float, n_jobs: int
+) -> dict[str, Any]:
+    """One method on one case and seed."""
+    task = _task(experiment.task, seed, scale, tuple(case.options.items()))
     with warnings.catch_warnings():
         for kind in (NotConvergedWarning, UnknownIdWarning, VanishedWarning):
             warnings.simplefilter("ignore", kind)
-        for method in mine:
-            began = time.perf_counter()
-            chosen = _choose(experiment, method, task, seed, n_jobs)
-            searched = time.perf_counter()
-            model = method.build(task, chosen, seed, n_jobs).fit(task.X, task.y)
-            fitted = time.perf_counter()
-            judged = Judged(model, task)
-            found.append(
-                {
-                    "case": case.name,
-                    "method": method.name,
-                    "seed": seed,
-                    "figures": {name: _rounded(METRICS[name](judged)) for name in experiment.figures},
-                    "chosen": chosen,
-                    "seconds to choose": round(searched - began, 2),
-                    "seconds to fit": round(fitted - searched, 2),
-                    "converged": bool(getattr(model, "converged_", True)),
-                    **({} if task.bayes_error is None else {"Bayes error": _rounded(task.bayes_error)}),
-                }
-            )
-    return found
+        began = time.perf_counter()
+        chosen = _choose(experiment, method, task, seed, n_jobs)
+        searched = time.perf_counter()
+        model = method.build(task, chosen, seed, n_jobs).fit(task.X, task.y)
+        fitted = time.perf_counter()
+        judged = Judged(model, task)
+        return {
+            "case": case.name,
+            "method": method.name,
+            "seed": seed,
+            "figures": {name: _rounded(METRICS[name](judged)) for name in experiment.figures},
+            "chosen": chosen,
+            "seconds to choose": round(searched - began, 2),
+            "seconds to fit": round(fitted - searched, 2),
+            "converged": bool(getattr(model, "converged_", True)),
+            **({} if task.bayes_error is None else {"Bayes error": _rounded(task.bayes_error)}),
+        }
+
+
+@lru_cache(maxsize=1)
+def _task(name: str, seed: int, scale: float, options: tuple[tuple[str, Any], ...]) -> Task:
+    """The task that the methods of a case and seed have in common, which mostly follow one another."""
+    return TASKS[name](seed, scale, **dict(options))  # type: ignore[no-any-return, operator]
 
 
 def _choose(experiment: Experiment, method: Method, task: Task, seed: int, n_jobs: int) -> dict[str, Any]:
@@ -468,7 +470,7 @@ def markdown(experiment: Experiment, results: dict[str, Any]) -> str:
         at_once = "one at a time" if part["at once"] == 1 else f"{part['at once']} at once"
         lines.append(
             f"Made by `dyads reproduce {experiment.name}{option}` in {part['seconds'] / 60:.1f} minutes on "
-            f"{part['cores']} cores, splits {at_once}; mean ± standard deviation over {experiment.seeds} seeds; "
+            f"{part['cores']} cores, fits {at_once}; mean ± standard deviation over {experiment.seeds} seeds; "
             f"{versions}."
         )
     return "\n".join(lines) + "\n"
