@@ -108,6 +108,15 @@ def test_auc_skips_labels_with_one_outcome_and_refuses_none():
         metrics.auc(["a", "a"], proba[:2], CLASSES)
 
 
+def test_auc_takes_whatever_ranks():
+    rng = np.random.default_rng(0)
+    y, scores = rng.choice(CLASSES, 50), rng.normal(size=(50, 3))
+    assert metrics.auc(y, scores, CLASSES) == metrics.auc(y, np.arctan(scores) + 7, CLASSES)
+    scores[0, 0] = np.nan
+    with pytest.raises(InputError, match="scores hold NaN"):
+        metrics.auc(y, scores, CLASSES)
+
+
 def test_a_label_that_is_no_class_is_named():
     with pytest.raises(InputError, match="'z' is not among"):
         metrics.log_loss(["z"], [[1, 0, 0]], CLASSES)

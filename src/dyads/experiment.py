@@ -21,7 +21,6 @@ from typing import Any
 
 import joblib
 import numpy as np
-from sklearn.metrics import roc_auc_score
 
 from dyads import metrics, report
 from dyads.baselines import MMMF, BothOrders, ByRelation, Marginals, MeanOdds, Neighbours
@@ -162,19 +161,11 @@ class Judged:
 
     @cached_property
     def scores(self) -> Array:
-        """What ranks dyads: (n, n_labels), or (n,) of two labels."""
-        if self.proba is None:
-            return np.asarray(self.model.decision_function(self.task.X_test)).reshape(len(self.task.y_test))
-        return self.proba[:, 1] if self.proba.shape[1] == 2 else self.proba
-
-
-def _auc(judged: Judged) -> float:
-    """Mean over labels that occur of the area under the ROC curve against the rest."""
-    y, classes, scores = judged.task.y_test, judged.model.classes_, judged.scores
-    if scores.ndim == 1:
-        return float(roc_auc_score(y == classes[1], scores))
-    occur = [k for k, label in enumerate(classes) if 0 < (y == label).sum() < len(y)]
-    return float(np.mean([roc_auc_score(y == classes[k], scores[:, k]) for k in occur]))
+        """What ranks dyads (n, n_labels)."""
+        if self.proba is not None:
+            return self.proba
+        second = np.asarray(self.model.decision_function(self.task.X_test)).reshape(len(self.task.y_test))
+        return np.column_stack([-second, second])
 
 
 def _mean_error(judged: Judged, rounded: bool) -> float | None:
@@ -207,7 +198,7 @@ METRICS: dict[str, Callable[[Judged], float | None]] = {
     "MAE of the mean": lambda judged: _mean_error(judged, rounded=False),
     "log-loss": _of_proba(metrics.log_loss),
     "calibration error": _of_proba(metrics.classwise_ece),
-    "AUC": _auc,
+    "AUC": lambda judged: metrics.auc(judged.task.y_test, judged.scores, judged.model.classes_),
 }
 """Figures of a table. "MAE" is of the predicted label, "calibration error" class-wise, "AUC" macro one-vs-rest."""
 

@@ -141,35 +141,37 @@ def brier_decomposition(
     return dict(zip(("reliability", "resolution", "uncertainty"), np.array(parts).T, strict=True))
 
 
-def auc(y: Any, proba: Any, classes: Any, average: str = "macro", sample_weight: Weights = None) -> float:
+def auc(y: Any, scores: Any, classes: Any, average: str = "macro", sample_weight: Weights = None) -> float:
     """Area under the ROC curve: of the second of two labels, else of each against the rest.
 
-    ``average="macro"`` is the plain mean over the labels for which `y` holds both outcomes, ``"micro"`` takes all
-    (dyad, label) pairs together.
+    `scores` : (n, n_labels) probabilities, or whatever else ranks dyads. ``average="macro"`` is the plain mean over the
+    labels for which `y` holds both outcomes, ``"micro"`` takes all (dyad, label) pairs together.
     """
     if average not in ("macro", "micro"):
         raise InputError(f"average={average!r} is not known: expected 'macro' or 'micro'.")
-    truth, proba = _read(y, proba, classes)
+    truth, scores = _read(y, scores, classes, any_scores=True)
     if truth.shape[1] == 2:
-        truth, proba = truth[:, 1:], proba[:, 1:]
+        truth, scores = truth[:, 1:], scores[:, 1:]
     if average == "micro":
         weight = None if sample_weight is None else np.repeat(np.asarray(sample_weight), truth.shape[1])
-        return float(sk.roc_auc_score(truth.ravel(), proba.ravel(), sample_weight=weight))
+        return float(sk.roc_auc_score(truth.ravel(), scores.ravel(), sample_weight=weight))
     both = [label for label in range(truth.shape[1]) if 0 < truth[:, label].sum() < len(truth)]
     if not both:
         raise InputError("The AUC needs at least two different labels in y: got one. Evaluate on more dyads.")
-    return float(np.mean([sk.roc_auc_score(truth[:, i], proba[:, i], sample_weight=sample_weight) for i in both]))
+    return float(np.mean([sk.roc_auc_score(truth[:, i], scores[:, i], sample_weight=sample_weight) for i in both]))
 
 
-def _read(y: Any, proba: Any, classes: Any) -> tuple[Array, Array]:
-    """Check labels against probabilities; returns the labels' indicators (n, n_labels), boolean, and the latter."""
+def _read(y: Any, proba: Any, classes: Any, any_scores: bool = False) -> tuple[Array, Array]:
+    """Check labels against probabilities or other scores; returns the labels' indicators (n, n_labels), and these."""
     y, classes, proba = np.asarray(y), np.asarray(classes), np.asarray(proba, dtype=np.float64)
     if y.ndim != 1 or not len(y) or proba.shape != (len(y), len(classes)):
         raise InputError(
             f"Got labels of shape {y.shape} and probabilities of shape {proba.shape} for {len(classes)} classes: "
             "expected (n,), n at least one, and (n, number of classes)."
         )
-    if not ((proba >= 0) & (proba <= 1)).all():
+    if any_scores and not np.isfinite(proba).all():
+        raise InputError("The scores hold NaN or infinite values: expected finite numbers. Drop these dyads.")
+    if not any_scores and not ((proba >= 0) & (proba <= 1)).all():
         raise InputError(
             "The probabilities hold NaN or values outside 0 to 1: expected probabilities. Drop these dyads."
         )
