@@ -64,11 +64,11 @@ def test_a_second_process_finds_its_kernels_on_disk(tmp_path):
 import warnings; warnings.simplefilter("ignore")
 from dyads.datasets.synthetic import make_nominal
 from dyads import LFLClassifier
-from dyads.engine import host, scoring
+from dyads.engine import passes, scoring
 data = make_nominal(n=20)
 for solver in ("lbfgs", "sgd"):
     LFLClassifier(rank=2, solver=solver, max_iter=2).fit(data.X, data.y).predict(data.X)
-kernels = [host.row_pass, host.col_pass, host.loss_pass, host.sgd_pass, scoring.score_pass]
+kernels = [passes.row_pass, passes.col_pass, passes.loss_pass, passes.sgd_pass, scoring.score_pass]
 print(sum(len(k.stats.cache_misses) for k in kernels), sum(len(k.stats.cache_hits) for k in kernels))
 """
     environment = {"NUMBA_CACHE_DIR": str(tmp_path), "PATH": "", "HOME": str(tmp_path)}

@@ -320,6 +320,7 @@ def test_folding_in_a_known_row_with_its_own_labels_gives_its_own_optimum(estima
     np.testing.assert_array_equal(folded.support(X), model.support(X))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [loss for loss in LOSSES if not isinstance(loss, Log)], ids=repr)
 def test_folding_in_lowers_any_loss(loss):
     name = {"Absolute": "absolute", "Brier": "brier", "Squared": "squared", "Hinge": "hinge"}[type(loss).__name__]

@@ -9,7 +9,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from dyads import LFLClassifier, LFLOrdinal, LFLRelational
+from dyads import LFLClassifier, LFLLink, LFLOrdinal, LFLRelational
 from dyads.errors import InputError, UnknownIdError, UnknownIdWarning
 from test_coldstart import WITH, X, Y
 
@@ -86,6 +86,16 @@ def test_exclusions_are_read_like_the_data():
     for ask in (lambda: strict.recommend(["?"]), lambda: strict.explain([["?", "i1"]])):
         with pytest.raises(UnknownIdError, match="not seen in training"):
             ask()
+
+
+@pytest.mark.parametrize("structure", ["symmetric", "directed"])
+def test_a_node_is_not_recommended_to_itself_nor_what_it_has_in_either_order(structure):
+    links = pd.DataFrame({"source": list("aabc"), "target": list("bcdd")})
+    model = LFLLink(rank=1, structure=structure, random_state=0).fit(links, [1, 0, 1, 0])
+    found = model.recommend(["d", "d", "a"], n=4, by=1, exclude=links).to_pandas()
+    left = {"symmetric": {"d": ["a"], "a": ["d"]}, "directed": {"d": ["a", "b", "c"], "a": ["d"]}}[structure]
+    assert {row: sorted(set(found.loc[found["row"] == row, "col"])) for row in "da"} == left
+    assert model.ask("d", n=4).to_pandas()["col"].isin(["a", "b", "c"]).all()
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,11 @@ from dyads import artifact
 from dyads.data.labels import numeric_values, read_labels, to_numpy, values_of
 from dyads.data.observations import Observations, check_undirected
 from dyads.errors import InputError
-from dyads.lfl import LFL, SAVED
+from dyads.lfl import LFL
 from dyads.metrics import mean_absolute_error
 from dyads.model.loss import LOSSES
 from dyads.model.structure import STRUCTURES
+from dyads.predictor import SAVED
 
 Array = np.ndarray[Any, Any]
 

@@ -168,6 +168,13 @@ class Judged:
         return np.column_stack([-second, second])
 
 
+def _auc(judged: Judged) -> float:
+    """Of the test dyads whose label was trained on: a label that was not has no scores."""
+    y, classes = judged.task.y_test, judged.model.classes_
+    known = np.isin(y, classes)
+    return metrics.auc(y[known], judged.scores[known], classes)
+
+
 def _mean_error(judged: Judged, rounded: bool) -> float | None:
     if judged.mean is None:
         return None
@@ -198,7 +205,7 @@ METRICS: dict[str, Callable[[Judged], float | None]] = {
     "MAE of the mean": lambda judged: _mean_error(judged, rounded=False),
     "log-loss": _of_proba(metrics.log_loss),
     "calibration error": _of_proba(metrics.classwise_ece),
-    "AUC": lambda judged: metrics.auc(judged.task.y_test, judged.scores, judged.model.classes_),
+    "AUC": _auc,
 }
 """Figures of a table. "MAE" is of the predicted label, "calibration error" class-wise, "AUC" macro one-vs-rest."""
 
@@ -438,8 +445,7 @@ def _choices(records: list[dict[str, Any]]) -> str:
     """What cross-validation chose, with how often."""
     counts: dict[str, int] = {}
     for one in records:
-        text = ", ".join(f"{name} {value:g}" if isinstance(value, float | int) else f"{name} {value}"
-                         for name, value in one["chosen"].items())  # fmt: skip
+        text = ", ".join(f"{name} {json.dumps(value).removesuffix('.0')}" for name, value in one["chosen"].items())
         counts[text] = counts.get(text, 0) + 1
     ordered = sorted(counts.items(), key=lambda item: -item[1])
     return ordered[0][0] if len(ordered) == 1 else "; ".join(f"{text} ({n})" for text, n in ordered)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dyads.data.dyads import Dyads
-from dyads.engine import host, scoring
+from dyads.engine import host, orders, passes, scoring
 from dyads.engine.host import Host
 from dyads.engine.scoring import scores
 from dyads.model.loss import Log, link
@@ -189,8 +189,8 @@ def test_relations_have_shared_blocks_of_their_own(structure):
 )
 @pytest.mark.parametrize("weighted", [False, True])
 def test_any_number_of_threads_gives_the_same_bits(structure, weighted, monkeypatch):
-    monkeypatch.setattr(host, "CHUNK", 64)
-    monkeypatch.setattr(host, "CELL", 64)
+    monkeypatch.setattr(orders, "CHUNK", 64)
+    monkeypatch.setattr(orders, "CELL", 64)
     dyads = dyads_for(structure, n=5000, n_rows=90, n_cols=70, weighted=weighted)
     objective = make_objective(structure, Log(), dyads)
     theta = random_theta(objective)
@@ -207,11 +207,11 @@ def test_any_number_of_threads_gives_the_same_bits(structure, weighted, monkeypa
 @pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
 def test_an_epoch_visits_every_dyad_once(structure, monkeypatch):
     """With rate zero nothing moves, so the objective met on the way is the objective."""
-    monkeypatch.setattr(host, "CELL", 50)
+    monkeypatch.setattr(orders, "CELL", 50)
     dyads = dyads_for(structure, n=4000, n_rows=60, n_cols=50, weighted=True)
     objective = make_objective(structure, Log(), dyads, "count")
     with Host(objective, dyads) as problem:
-        assert problem._groups.cells.n_groups > 3
+        assert problem._orders.cells.n_groups > 3
         state = problem.sgd_state(random_theta(objective))
         before = state[0].copy()
         met = problem.epoch(state, 0.0, 0, 0)
@@ -224,7 +224,7 @@ def test_an_epoch_visits_every_dyad_once(structure, monkeypatch):
 def test_sgd_gradients_sum_to_that_of_the_objective(structure, scaling, monkeypatch):
     """At a tiny rate with huge accumulators AdaGrad is plain descent, and an epoch is one step down the gradient."""
     monkeypatch.setattr(host, "ACCUMULATOR_START", 1e12)
-    monkeypatch.setattr(host, "SHARED_BATCH", 1)
+    monkeypatch.setattr(passes, "SHARED_BATCH", 1)
     dyads = dyads_for(structure, n=300, weighted=True, n_relations=2)
     objective = make_objective(structure, Log(), dyads, scaling)
     theta = random_theta(objective)

@@ -76,7 +76,7 @@ def state_from_prior(problem, rng):
 
 def with_labels(problem, label):
     """Give the bound dyads other labels, in place."""
-    owners = problem.host._groups.by_owner
+    owners = problem.host._orders.by_owner
     order = np.argsort(problem.host.dyads.row, kind="stable")
     problem.host.dyads = replace(problem.host.dyads, label=label)
     object.__setattr__(owners, "dyads", replace(owners.dyads, label=label[order]))

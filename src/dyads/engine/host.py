@@ -6,25 +6,21 @@ that every sum has one owner and one order. SGD: rows and columns are dealt into
 """
 
 import copy
-import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from dyads.data.dyads import Dyads, Grouped, Side
-from dyads.engine.compiled import inlined, kernel
 from dyads.engine.entity import COL, NODE, ROW, SHARED, STEPS, Prior, Subproblems, draw_entities, solve_entities
-from dyads.engine.threads import CHUNK, Threads, even_tasks
-from dyads.engine.vectors import add, begin, scale
-from dyads.model.loss import evaluate
+from dyads.engine.orders import Orders, owner_tasks, runs
+from dyads.engine.passes import col_pass, loss_pass, row_pass, sgd_pass, step_pass
+from dyads.engine.threads import Threads, even_tasks
 from dyads.model.objective import Objective
 from dyads.model.parameters import Blocks, random_stream
-from dyads.model.penalty import Counts, slope
-from dyads.model.structure import pull_col, pull_row, pull_shared, score
+from dyads.model.penalty import Counts
 
 Array = np.ndarray[Any, Any]
 
@@ -33,13 +29,6 @@ PLACE = {NODE: 0, ROW: 0, COL: 1, SHARED: 2}
 
 STORED_GRADIENT_BYTES = 2**30
 """Above this size the score gradients of the row pass are computed again in the column pass, not stored."""
-
-CELL = 8192
-"""Dyads per SGD cell aimed at, and the most groups a side is dealt into."""
-MAX_GROUPS = 32
-
-SHARED_BATCH = 64
-"""Dyads after which SGD moves the shared block."""
 
 ENTITY_CHUNK = 2048
 """Dyads per task of a pass that solves for entities, or draws them: these take longer than sums."""
@@ -63,168 +52,6 @@ ACCUMULATOR_START = 0.1
 """Where AdaGrad's sums of squared gradients start, for weights of one: bounds a rarely seen entity's first steps."""
 
 
-# ------------------------------------------------------------------------------------------------------- kernels
-
-
-# s, g, ga, gb, gh are scratch vectors for scores, score gradients and pulled gradients; a kernel allocates nothing.
-# A, B are effective blocks, and S holds what the scores of dyads begin at, or is None: side-information is no kernel's
-# business.
-
-
-@kernel
-def row_pass(structure, loss, A, B, H, start, col, label, relation, weight, S, first, last, kept, s, g, GA, GH):  # type: ignore[no-untyped-def]
-    """Sum the loss of rows first..last-1, pull it into GA and GH, and keep g in `kept` unless that is empty."""
-    total = 0.0
-    for r in range(first, last):
-        a, ga = A[r], GA[r]
-        for i in range(start[r], start[r + 1]):
-            b = B[col[i]]
-            t = 0 if relation is None else relation[i]
-            h = H[t]
-            begin(s, S, i)
-            score(structure, a, b, h, s)
-            value = evaluate(loss, label[i], s, g)
-            if weight is not None:
-                value *= weight[i]
-                scale(g, weight[i])
-            total += value
-            pull_row(structure, a, b, h, g, ga)
-            pull_shared(structure, a, b, h, g, GH[t])
-            if kept.shape[0]:
-                for y in range(g.size):
-                    kept[i, y] = g[y]
-    return total
-
-
-@kernel
-def col_pass(structure, loss, A, B, H, start, order, row, label, relation, weight, S, first, last, kept, s, g, GB):  # type: ignore[no-untyped-def]
-    """Pull the loss of columns first..last-1 into GB, with g read from `kept` or, if that is empty, computed again."""
-    for c in range(first, last):
-        b, gb = B[c], GB[c]
-        for j in range(start[c], start[c + 1]):
-            i = order[j]
-            a = A[row[i]]
-            h = H[0 if relation is None else relation[i]]
-            if kept.shape[0]:
-                pull_col(structure, a, b, h, kept[i], gb)
-            else:
-                begin(s, S, i)
-                score(structure, a, b, h, s)
-                evaluate(loss, label[i], s, g)
-                if weight is not None:
-                    scale(g, weight[i])
-                pull_col(structure, a, b, h, g, gb)
-
-
-@kernel
-def loss_pass(structure, loss, A, B, H, row, col, label, relation, weight, S, first, last, s, g):  # type: ignore[no-untyped-def]
-    """Sum the loss of dyads first..last-1."""
-    total = 0.0
-    for i in range(first, last):
-        begin(s, S, i)
-        score(structure, A[row[i]], B[col[i]], H[0 if relation is None else relation[i]], s)
-        value = evaluate(loss, label[i], s, g)
-        total += value if weight is None else value * weight[i]
-    return total
-
-
-@kernel
-def sgd_pass(  # type: ignore[no-untyped-def]
-    structure, loss, A, B, H, A2, B2, H2, row, col, label, relation, weight, order,
-    row_decay, col_decay, shared_decay, row_l2, col_l2, shared_l2, shared_centre, rate, s, g, ga, gb, GH,
-    S, kept, row_shift, col_shift, GA, GB,
-):  # fmt: skip
-    """One AdaGrad step per dyad, in the given order; returns the sum of the losses met on the way.
-
-    A dyad's gradient holds its share of the penalty, w_i / n_r of that of its row, so that an epoch's steps sum to the
-    gradient of the objective. Both pulls are computed before either lands: of a self-link they land on one block. The
-    shared blocks, which every dyad touches, move after every `SHARED_BATCH` dyads.
-
-    With side-information, A and B hold effective blocks, and the penalty is on what is left without `row_shift` and
-    `col_shift`; score gradients are kept in `kept`, and the pulled ones added to GA and GB, for the side weights. Each
-    of these is None where there are no such features.
-    """
-    total = 0.0
-    GH[:] = 0
-    t = 0
-    h, gh = H[0], GH[0]
-    for n in range(order.size):
-        i = order[n]
-        r, c = row[i], col[i]
-        a, b = A[r], B[c]
-        if relation is not None:
-            t = relation[i]
-            h, gh = H[t], GH[t]
-        begin(s, S, i)
-        score(structure, a, b, h, s)
-        value = evaluate(loss, label[i], s, g)
-        row_share, col_share = row_decay[r], col_decay[c]
-        if weight is not None:
-            value *= weight[i]
-            scale(g, weight[i])
-            row_share *= weight[i]
-            col_share *= weight[i]
-        total += value
-        ga[:] = 0
-        gb[:] = 0
-        pull_row(structure, a, b, h, g, ga)
-        pull_col(structure, a, b, h, g, gb)
-        pull_shared(structure, a, b, h, g, gh)
-        if shared_l2 is not None:
-            shared_share = shared_decay[t]
-            if weight is not None:
-                shared_share *= weight[i]
-            for k in range(gh.size):
-                gh[k] += slope(h[k] - shared_centre[t, k], shared_l2[k], shared_share)
-        if kept is not None:
-            for y in range(g.size):
-                kept[i, y] = g[y]
-        if row_shift is None:
-            step(a, ga, A2[r], rate, row_share, row_l2)
-        else:
-            add(GA[r], ga)
-            step_from(row_shift[r], a, ga, A2[r], rate, row_share, row_l2)
-        if col_shift is None:
-            step(b, gb, B2[c], rate, col_share, col_l2)
-        else:
-            add(GB[c], gb)
-            step_from(col_shift[c], b, gb, B2[c], rate, col_share, col_l2)
-        if n % SHARED_BATCH == SHARED_BATCH - 1 or n == order.size - 1:
-            for u in range(H.shape[0]):
-                for k in range(H.shape[1]):
-                    H2[u, k] += GH[u, k] * GH[u, k]
-                    H[u, k] -= rate * GH[u, k] / math.sqrt(H2[u, k])
-            GH[:] = 0
-    return total
-
-
-@inlined
-def step(x, g, squares, rate, share, l2):  # type: ignore[no-untyped-def]
-    """AdaGrad (Duchi et al. 2011) on g plus a share of the penalty: x -= rate d / sqrt(sum of d^2 so far)."""
-    for k in range(x.size):
-        d = g[k] + slope(x[k], l2[k], share)
-        squares[k] += d * d
-        x[k] -= rate * d / math.sqrt(squares[k])
-
-
-@inlined
-def step_from(centre, x, g, squares, rate, share, l2):  # type: ignore[no-untyped-def]
-    """The same step, with a penalty on the distance from `centre`."""
-    for k in range(x.size):
-        g[k] -= slope(centre[k], l2[k], share)
-    step(x, g, squares, rate, share, l2)
-
-
-@kernel
-def step_pass(x, g, squares, rate, share, l2):  # type: ignore[no-untyped-def]
-    """One AdaGrad step of each line of x with the gradient g."""
-    for n in range(x.shape[0]):
-        step(x[n], g[n], squares[n], rate, share, l2)
-
-
-# -------------------------------------------------------------------------------------------------------- engine
-
-
 class Host:
     """An objective bound to dyads: what solvers call.
 
@@ -239,7 +66,7 @@ class Host:
         self.dyads = dyads
         self.counts = Counts.of(dyads, objective.structure.one_set) if counts is None else counts
         self.threads = Threads(n_jobs)
-        self._groups = _Groups(dyads, objective.structure.one_set)
+        self._orders = Orders(dyads, objective.structure.one_set)
 
     def __enter__(self) -> "Host":
         return self
@@ -277,7 +104,7 @@ class Host:
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
         """The objective and its gradient (size,), in the precision of theta; zero where theta is not free."""
-        layout, grouped = self.objective.layout, self._groups.by_owner
+        layout, grouped = self.objective.layout, self._orders.by_owner
         dyads, specs = grouped.dyads, self._specs(theta.dtype)
         side = _side_at(dyads.side, theta.dtype)
         blocks, first = layout.effective(theta, side), layout.first_scores(theta, side)
@@ -359,7 +186,7 @@ class Host:
 
         That is the loss of each dyad before its step, summed, plus the penalty at the end.
         """
-        layout, cells = self.objective.layout, self._groups.cells
+        layout, cells = self.objective.layout, self._orders.cells
         held = None if self.objective.free is None else state[0, ~self.objective.free]
         side = _SideSteps(self.objective, state, *self._sgd_side)
         theta, squares = side.blocks, layout.blocks(state[1])
@@ -431,7 +258,7 @@ class Host:
         sides = (
             [(NODE, rows)] if one_set else [(which, codes) for which, codes in ((ROW, rows), (COL, cols)) if len(codes)]
         )
-        tasks = {which: _runs(codes, turns.grouped(which).start) for which, codes in sides}
+        tasks = {which: runs(codes, turns.grouped(which).start) for which, codes in sides}
         ended = False
         for _ in range(ROUNDS):
             moved = [turns.solve(which, tasks[which], STEPS, codes) for which, codes in sides]
@@ -477,7 +304,7 @@ class Host:
     @cached_property
     def _sgd_side(self) -> tuple[Side, list[float]]:
         """The features in single precision, and the mean over dyads of the sum of the sizes of a line of each kind."""
-        dyads = self._groups.cells.dyads
+        dyads = self._orders.cells.dyads
         side = _side_at(dyads.side, np.float32)
         counts = (dyads.row_counts, dyads.col_counts, np.ones(len(dyads)))
         reach = [
@@ -501,7 +328,7 @@ class Turns:
         centre: tuple[Array, Array] | None = None,
         precision: tuple[Array, Array] | None = None,
     ) -> None:
-        objective, self.owners = host.objective, host._groups.by_owner
+        objective, self.owners = host.objective, host._orders.by_owner
         layout, penalty, dyads = objective.layout, objective.penalty, self.owners.dyads
         side = _side_at(dyads.side, theta.dtype)
         self.run, self.specs, self.dyads = host.threads.map, host._specs(theta.dtype), dyads
@@ -529,7 +356,7 @@ class Turns:
     def tasks(self, which: int) -> list[tuple[int, int]]:
         """Ranges of entities of a kind, that together are all of them."""
         if which in (ROW, COL):
-            return _owner_tasks(self.grouped(which).start, ENTITY_CHUNK)
+            return owner_tasks(self.grouped(which).start, ENTITY_CHUNK)
         n = len(self.blocks[PLACE[which]])
         return [(0, n)] if which == NODE else [(t, t + 1) for t in range(n)]
 
@@ -616,111 +443,6 @@ class _SideSteps:
             self.own.row[:] = self.blocks.row - self.row_shift
         if self.col_shift is not None and not self.layout.structure.one_set:
             self.own.col[:] = self.blocks.col - self.col_shift
-
-
-class _Groups:
-    """The bound dyads in the orders that passes visit them in, each made when it is first needed."""
-
-    def __init__(self, dyads: Dyads, one_set: bool) -> None:
-        self.dyads, self.one_set = dyads, one_set
-
-    @cached_property
-    def by_owner(self) -> "_ByOwner":
-        return _ByOwner.of(self.dyads)
-
-    @cached_property
-    def cells(self) -> "_Cells":
-        return _Cells.of(self.dyads, self.one_set)
-
-
-@dataclass(frozen=True)
-class _ByOwner:
-    """Dyads sorted by row, with the order that visits them by column, and the tasks of both passes."""
-
-    dyads: Dyads
-    by_row: Grouped
-    by_col: Grouped
-    row_tasks: list[tuple[int, int]]
-    col_tasks: list[tuple[int, int]]
-
-    @classmethod
-    def of(cls, dyads: Dyads) -> "_ByOwner":
-        by_row = Grouped.by(dyads.row, dyads.n_rows)
-        dyads = dyads.take(by_row.order)
-        by_row = Grouped(by_row.start, np.arange(len(dyads)))
-        by_col = Grouped.by(dyads.col, dyads.n_cols)
-        return cls(dyads, by_row, by_col, _owner_tasks(by_row.start, CHUNK), _owner_tasks(by_col.start, CHUNK))
-
-    @cached_property
-    def by_node(self) -> Grouped:
-        """The dyads of each node of one id set, in either role; a self-link once."""
-        dyads = self.dyads
-        other = np.flatnonzero(dyads.row != dyads.col)
-        grouped = Grouped.by(np.concatenate([dyads.row, dyads.col[other]]), dyads.n_rows)
-        return Grouped(grouped.start, np.concatenate([np.arange(len(dyads)), other])[grouped.order])
-
-    @cached_property
-    def by_relation(self) -> Grouped:
-        relation = np.zeros(len(self.dyads), np.int32) if self.dyads.relation is None else self.dyads.relation
-        return Grouped.by(relation, self.dyads.n_relations)
-
-
-@dataclass(frozen=True)
-class _Cells:
-    """Dyads sorted by cell; cell (p, q) of the n_groups x n_groups holds start[p n_groups + q] onwards.
-
-    With one id set a dyad of groups p and q lies in cell (min(p, q), max(p, q)), whichever is its row's.
-    """
-
-    dyads: Dyads
-    start: Array
-    n_groups: int
-    one_set: bool
-
-    @classmethod
-    def of(cls, dyads: Dyads, one_set: bool) -> "_Cells":
-        n_groups = int(np.clip(math.isqrt(len(dyads) // CELL), 1, MAX_GROUPS))
-        counts = Counts.of(dyads, one_set)
-        first, second = _deal(counts.row, n_groups)[dyads.row], _deal(counts.col, n_groups)[dyads.col]
-        if one_set:
-            first, second = np.minimum(first, second), np.maximum(first, second)
-        grouped = Grouped.by(first * np.int16(n_groups) + second, n_groups**2)
-        return cls(dyads.take(grouped.order), grouped.start, n_groups, one_set)
-
-    def round(self, shift: int) -> list[int]:
-        """Cells of which no two share a group: (p, p + shift), or with one id set those with p + q = shift, mod n."""
-        n = self.n_groups
-        if self.one_set:
-            pairs = {tuple(sorted((p, (shift - p) % n))) for p in range(n)}
-            return sorted(p * n + q for p, q in pairs)
-        return [p * n + (p + shift) % n for p in range(n)]
-
-
-def _deal(counts: Array, n_groups: int) -> Array:
-    """Deal entities into groups of about equal counts, the most frequent first."""
-    group = np.empty(len(counts), np.int16)
-    group[np.argsort(-counts, kind="stable")] = np.arange(len(counts)) % n_groups
-    return group
-
-
-def _owner_tasks(start: Array, size: int) -> list[tuple[int, int]]:
-    """Cut owners into runs of about `size` dyads."""
-    n_tasks = max(1, int(start[-1]) // size)
-    cuts = np.searchsorted(start, np.linspace(0, start[-1], n_tasks + 1)[1:-1])
-    bounds = np.unique(np.concatenate([[0], cuts, [len(start) - 1]]))
-    return [(int(first), int(last)) for first, last in pairwise(bounds)]
-
-
-def _runs(codes: Array, start: Array) -> list[tuple[int, int]]:
-    """Ranges of neighbouring codes, of about CHUNK dyads each."""
-    codes = np.unique(codes)
-    if not len(codes):
-        return []
-    new_run = np.diff(codes, prepend=codes[0] - 2) > 1
-    full = np.diff(start[codes] // CHUNK, prepend=-1) > 0
-    first = np.flatnonzero(new_run | full)
-    last = np.append(first[1:], len(codes)) - 1
-    return [(int(codes[i]), int(codes[j]) + 1) for i, j in zip(first, last, strict=True)]
 
 
 def _scratch(structure: Any, like: Array) -> tuple[Array, Array]:
