@@ -5,8 +5,11 @@ and `dyads reproduce --posterior` beside the tables of the paper.
 """
 
 import warnings
+from itertools import islice
 
+import joblib
 import numpy as np
+import pandas as pd
 from accuracy import columns, rated
 from core import main, rounded
 from scipy.linalg import solve_triangular
@@ -30,25 +33,35 @@ def ranks():
 def coverage():
     """Data drawn from the model's own prior: how often 90% intervals of probabilities of unseen pairs cover them.
 
-    60 rows, 50 columns, 3 labels, rank 2, 30% of the pairs seen; 40 data sets in which each label has a twentieth or
-    more of the labels seen, which is a choice by what is seen and so leaves the posterior what it is. The prior of
-    blocks is drawn from its own, heavy-tailed prior too, so that most probabilities are next to 0 or 1, and modes many:
-    1000 sweeps of one chain and of four. And blocks that are all standard normal, which that prior thinks unlikely.
+    60 rows, 50 columns, 3 labels, rank 2, 30% of the pairs seen; data sets in which each label has a twentieth or more
+    of the labels seen, which is a choice by what is seen and so leaves the posterior what it is. The prior of blocks is
+    drawn from its own, heavy-tailed prior too, so that most probabilities are next to 0 or 1, and modes many: chains
+    of 1000 sweeps miss some. And blocks that are all standard normal, which that prior thinks unlikely.
     """
     return {
-        "drawn prior, four chains": covered(from_prior, posterior.BIAS_SPREAD, 4),
-        "drawn prior, one chain": covered(from_prior, posterior.BIAS_SPREAD, 1),
-        "standard normal blocks, one chain": covered(lambda n, size, rng: rng.standard_normal((n, size)), 1.0, 1),
+        "drawn prior, four chains of 4000": covered(from_prior, posterior.BIAS_SPREAD, 20, n_chains=4, max_iter=4000),
+        "drawn prior, four chains of 1000": covered(from_prior, posterior.BIAS_SPREAD, 40, n_chains=4, max_iter=1000),
+        "drawn prior, one chain of 1000": covered(from_prior, posterior.BIAS_SPREAD, 40, n_chains=1, max_iter=1000),
+        "standard normal blocks, one chain of 1000": covered(standard_normal, 1.0, 40, n_chains=1, max_iter=1000),
         "between": [0.88, 0.92],
     }
 
 
-def covered(blocks_of, bias_spread, n_chains):
+def covered(blocks_of, bias_spread, n_sets, n_chains, max_iter):
+    """Coverage of all probabilities, and of those of a kind, over data sets."""
+    jobs = (joblib.delayed(covered_in)(*each, number, n_chains, max_iter) for number, each in
+            enumerate(islice(data_sets(blocks_of, bias_spread), n_sets)))  # fmt: skip
+    table = pd.DataFrame(joblib.Parallel(n_jobs=-1)(jobs))
+    error = float(table["all"].std(ddof=0) / np.sqrt(n_sets))
+    return rounded({"coverage": table.mean().to_dict(), "standard error of all": error, "data sets": n_sets})
+
+
+def data_sets(blocks_of, bias_spread):
+    """Endless data: pairs, labels, true probabilities, and which pairs are seen."""
     rng = np.random.default_rng(0)
-    found = {name: [] for name in ("all", "0.02 to 0.98", "below 0.02", "above 0.98")}
     row, col = (each.ravel() for each in np.indices((60, 50)))
     X = np.column_stack([row, col])
-    while len(found["all"]) < 40:
+    while True:
         a, b = blocks_of(60, 9, rng)[row], blocks_of(50, 9, rng)[col]
         bias = rng.normal(scale=bias_spread, size=3)
         scores = bias + a[:, :3] + b[:, :3] + (a[:, 3:] * b[:, 3:]).reshape(-1, 3, 2).sum(axis=2)
@@ -56,25 +69,29 @@ def covered(blocks_of, bias_spread, n_chains):
         proba /= proba.sum(axis=1, keepdims=True)
         y = (proba.cumsum(axis=1) < rng.random(len(X))[:, None]).sum(axis=1).clip(max=2)
         seen = rng.random(len(X)) < 0.3
-        if np.bincount(y[seen], minlength=3).min() < 0.05 * seen.sum():
-            continue
-        seed = len(found["all"])
-        model = LFLClassifier(rank=2, solver="gibbs", max_iter=1000, n_chains=n_chains, random_state=seed, n_jobs=1)
-        low, high = np.moveaxis(model.fit(X[seen], y[seen]).predict_interval(X[~seen], 0.9), -1, 0)
-        truth = proba[~seen]
-        inside = (low <= truth) & (truth <= high)
-        middle = (truth >= 0.02) & (truth <= 0.98)
-        for name, part in (
-            ("all", truth >= 0),
-            ("0.02 to 0.98", middle),
-            ("below 0.02", truth < 0.02),
-            ("above 0.98", truth > 0.98),
-        ):
-            if part.any():
-                found[name].append(float(inside[part].mean()))
-    error = float(np.std(found["all"]) / np.sqrt(len(found["all"])))
-    means = {name: float(np.mean(each)) for name, each in found.items() if each}
-    return rounded({"coverage": means, "standard error of all": error, "of data sets": found["all"]})
+        if np.bincount(y[seen], minlength=3).min() >= 0.05 * seen.sum():
+            yield X, y, proba, seen
+
+
+def covered_in(X, y, proba, seen, seed, n_chains, max_iter):
+    """Coverage in one data set."""
+    warnings.simplefilter("ignore", NotConvergedWarning)
+    choices = {"n_chains": n_chains, "max_iter": max_iter, "random_state": seed, "n_jobs": 1}
+    model = LFLClassifier(rank=2, solver="gibbs", **choices).fit(X[seen], y[seen])
+    low, high = np.moveaxis(model.predict_interval(X[~seen], 0.9), -1, 0)
+    truth = proba[~seen]
+    inside = (low <= truth) & (truth <= high)
+    kinds = {
+        "all": truth >= 0,
+        "0.02 to 0.98": (truth >= 0.02) & (truth <= 0.98),
+        "below 0.02": truth < 0.02,
+        "above 0.98": truth > 0.98,
+    }
+    return {name: float(inside[part].mean()) for name, part in kinds.items() if part.any()}
+
+
+def standard_normal(n, size, rng):
+    return rng.standard_normal((n, size))
 
 
 def from_prior(n, size, rng):
