@@ -42,7 +42,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/selection.py
 	$(BIN)/python benchmarks/stream.py
 
-# The posterior takes most of an hour.
+# How intervals cover, and what too large a rank does: most of an hour.
 bench-posterior: $(VENV)/.installed
 	$(BIN)/python benchmarks/posterior.py
 
@@ -56,7 +56,7 @@ rivals:
 	$(PYTHON) -m venv benchmarks/.rivals-graphs
 	benchmarks/.rivals-graphs/bin/python -m pip install --quiet --requirement benchmarks/rivals/requirements-graphs.txt
 
-# Every table and figure of the paper: under an hour on 2 cores; the posterior's lines take hours.
+# Every table and figure of the paper: an hour on 2 cores; the posterior's lines take hours.
 reproduce: $(VENV)/.installed
 	$(BIN)/dyads reproduce --all
 
