@@ -11,6 +11,8 @@ import torch
 from pykeen.pipeline import pipeline
 from pykeen.triples import TriplesFactory
 
+# Matrices of a hundred people are too small to share between threads.
+torch.set_num_threads(1)
 for path in sorted(Path(sys.argv[1]).glob("*.split.npz")):
     split = np.load(path)
     train = np.column_stack([split["train_row"], split["train_y"], split["train_col"]]).astype(str)
