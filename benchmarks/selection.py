@@ -3,10 +3,18 @@
 import time
 
 import numpy as np
-from core import data_folder, main, read_ml_1m, read_un_votes, rounded
+from core import main, rounded
 
 from dyads import LFLClassifier, LFLClassifierCV, LFLOrdinal, LFLOrdinalCV, metrics, propensity
+from dyads.datasets import ratings
+from dyads.datasets.sources import find
 from dyads.datasets.synthetic import make_nominal
+from dyads.tasks import TASKS
+
+
+def arrays(data):
+    """Ids (n, 2) and labels (n,) of a data set."""
+    return np.column_stack(list(data.X.values())), data.y
 
 
 def judged(model, X, y):
@@ -19,8 +27,7 @@ def judged(model, X, y):
 
 def calibration():
     """ML-1M, random 90/10, defaults: the log loss, and the absolute loss calibrated on a tenth of the training data."""
-    X, y = read_ml_1m()
-    X, y = np.column_stack([X["user"], X["item"]]), y.to_numpy()
+    X, y = arrays(ratings.movielens_1m())
     part = np.random.default_rng(0).random(len(y))
     train, held, test = part < 0.81, (part >= 0.81) & (part < 0.9), part >= 0.9
     known = train | held
@@ -43,8 +50,7 @@ def calibration():
 
 def conformal():
     """ML-100K, five random splits, 70% to train, 10% to conformalize, 20% to test, defaults: coverage at 0.9."""
-    ratings = np.loadtxt(data_folder("ml-100k") / "u.data", dtype=np.int64)
-    X, y = ratings[:, :2], ratings[:, 2]
+    X, y = arrays(ratings.movielens_100k())
     runs = []
     for seed in range(5):
         part = np.random.default_rng(seed).random(len(y))
@@ -108,11 +114,8 @@ def coat():
 
     Propensities from user and item features, not the published ones; differences by a paired bootstrap over users.
     """
-    folder = data_folder("coat")
-    train, test = (np.loadtxt(folder / f"{part}.ascii") for part in ("train", "test"))
-    test = np.where(train > 0, 0, test)
-    (X, y), (X_test, y_test) = ((np.argwhere(m > 0), m[m > 0].astype(int)) for m in (train, test))
-    users, items = (np.loadtxt(next(folder.rglob(f"{side}_features.ascii"))) for side in ("user", "item"))
+    (X, y), (X_test, y_test) = (arrays(part) for part in ratings.coat())
+    users, items = (np.loadtxt(next(find("coat").rglob(f"{side}_features.ascii"))) for side in ("user", "item"))
     side = {"row_features": (np.arange(len(users)), users), "col_features": (np.arange(len(items)), items)}
     weight = propensity.weights(propensity.from_features(X, **side))
     found, errors = {}, {}
@@ -139,16 +142,15 @@ def coat():
 
 def tuning():
     """ML-100K u1, `LFLOrdinalCV()` with no argument: seconds, and its test log-loss beside the best of a finer grid."""
-    train, test = (np.loadtxt(data_folder("ml-100k") / f"u1.{part}", dtype=np.int64) for part in ("base", "test"))
+    (X, y), (X_test, y_test) = (arrays(part) for part in ratings.movielens_100k("u1"))
     began = time.perf_counter()
-    search = LFLOrdinalCV().fit(train[:, :2], train[:, 2])
+    search = LFLOrdinalCV().fit(X, y)
     seconds = time.perf_counter() - began
     finer = {}
     for l2 in search.best_params_["l2"] * 2.0 ** np.arange(-1.5, 1.75, 0.25):
-        model = LFLOrdinal(l2=l2, random_state=0).fit(train[:, :2], train[:, 2])
-        finer[float(l2)] = judged(model, test[:, :2], test[:, 2])["log-loss"]
-    found = judged(search, test[:, :2], test[:, 2])["log-loss"]
-    best, plain = min(finer.values()), LFLOrdinal(random_state=0).fit(train[:, :2], train[:, 2])
+        finer[float(l2)] = judged(LFLOrdinal(l2=l2, random_state=0).fit(X, y), X_test, y_test)["log-loss"]
+    found = judged(search, X_test, y_test)["log-loss"]
+    best, plain = min(finer.values()), LFLOrdinal(random_state=0).fit(X, y)
     return rounded(
         {
             "seconds": seconds,
@@ -156,28 +158,19 @@ def tuning():
             "log-loss": found,
             "best of the finer grid": best,
             "above it": found / best - 1,
-            "with LFLOrdinal()": judged(plain, test[:, :2], test[:, 2])["log-loss"],
+            "with LFLOrdinal()": judged(plain, X_test, y_test)["log-loss"],
         }
     )
 
 
 def defaults():
     """Log-loss with no argument at all beside that with penalties chosen by LFL*CV on the training data."""
-    ml = [np.loadtxt(data_folder("ml-100k") / f"u3.{part}", dtype=np.int64) for part in ("base", "test")]
-    votes, label = read_un_votes()
-    votes, label = (
-        np.column_stack([votes["country"].to_pylist(), votes["rcid"].to_pylist()]),
-        np.array(label.to_pylist()),
-    )
-    held = np.random.default_rng(0).random(len(label)) < 0.2
-    coat_train, coat_test = (np.loadtxt(data_folder("coat") / f"{part}.ascii") for part in ("train", "test"))
-    coat_test = np.where(coat_train > 0, 0, coat_test)
-    coat_parts = [(np.argwhere(m > 0), m[m > 0].astype(int)) for m in (coat_train, coat_test)]
+    votes = TASKS["un_votes"](0, 1.0, split="random")
     found = {}
     for name, kind, tuned, (X, y), (X_test, y_test) in (
-        ("ML-100K u3", LFLOrdinal, LFLOrdinalCV, *[(part[:, :2], part[:, 2]) for part in ml]),
-        ("Coat", LFLOrdinal, LFLOrdinalCV, *coat_parts),
-        ("UN votes", LFLClassifier, LFLClassifierCV, (votes[~held], label[~held]), (votes[held], label[held])),
+        ("ML-100K u3", LFLOrdinal, LFLOrdinalCV, *[(part.X, part.y) for part in ratings.movielens_100k("u3")]),
+        ("Coat", LFLOrdinal, LFLOrdinalCV, *[(part.X, part.y) for part in ratings.coat()]),
+        ("UN votes", LFLClassifier, LFLClassifierCV, (votes.X, votes.y), (votes.X_test, votes.y_test)),
     ):
         plain = judged(kind(random_state=0).fit(X, y), X_test, y_test)["log-loss"]
         search = tuned(kind(random_state=0)).fit(X, y)

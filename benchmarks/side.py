@@ -9,10 +9,12 @@ import warnings
 
 import numpy as np
 import pandas as pd
-from core import data_folder, main, rounded
+from core import main, rounded
 from scipy import sparse
 
 from dyads import Features, LFLClassifier, LFLOrdinal, metrics
+from dyads.datasets import ratings
+from dyads.datasets.sources import find
 from dyads.engine.host import Host
 from dyads.errors import UnknownIdWarning
 
@@ -21,13 +23,12 @@ IDS = ["user", "item"]
 
 def movielens():
     """Ratings, users (age, gender, occupation) and movies (a list of genres) of ML-100K."""
-    folder = data_folder("ml-100k")
-    ratings = pd.read_csv(folder / "u.data", sep="\t", names=[*IDS, "rating", "time"])
-    users = pd.read_csv(folder / "u.user", sep="|", names=["user", "age", "gender", "occupation", "zip"])
-    raw = pd.read_csv(folder / "u.item", sep="|", header=None, encoding="latin-1")
-    names = [line.split("|")[0] for line in (folder / "u.genre").read_text().splitlines() if "|" in line]
-    genres = [[name for name, flag in zip(names, row, strict=True) if flag] for row in raw.iloc[:, 5:24].to_numpy()]
-    return ratings, Features(users.drop(columns="zip")), Features(pd.DataFrame({"item": raw[0], "genre": genres}))
+    data = ratings.movielens_100k()
+    return table(data), Features(data.row_features), Features(data.col_features)
+
+
+def table(data):
+    return pd.DataFrame(data.X | {"rating": data.y})
 
 
 def losses(proba, y):
@@ -36,15 +37,15 @@ def losses(proba, y):
     return np.abs(median - y), -np.log(proba[np.arange(len(y)), y - 1])
 
 
-def leave_out(ratings, seed, new_movies):
+def leave_out(seen, seed, new_movies):
     """50 users to test on, with a fifth of the movies if these are to be new too; the test movies else are known."""
     rng = np.random.default_rng(seed)
-    out = ratings["user"].isin(rng.choice(ratings["user"].unique(), 50, replace=False)).to_numpy()
+    out = seen["user"].isin(rng.choice(seen["user"].unique(), 50, replace=False)).to_numpy()
     if new_movies:
-        cold = (rng.random(ratings["item"].max() + 1) < 0.2)[ratings["item"]]
-        return ratings[~out & ~cold], ratings[out & cold]
-    known = ratings["item"].isin(ratings.loc[~out, "item"]).to_numpy()
-    return ratings[~out], ratings[out & known]
+        cold = (rng.random(seen["item"].max() + 1) < 0.2)[seen["item"]]
+        return seen[~out & ~cold], seen[out & cold]
+    known = seen["item"].isin(seen.loc[~out, "item"]).to_numpy()
+    return seen[~out], seen[out & known]
 
 
 def predicted(train, test, **choices):
@@ -60,15 +61,15 @@ def cold_start():
     their ratings of a random 20% of movies, which are left out of training too. Differences are paired over users, with
     their standard error: over the users' means, and over all dyads (users as clusters).
     """
-    ratings, users, movies = movielens()
+    seen, users, movies = movielens()
     side = {"row_features": users, "col_features": movies}
     gathered = {}
     for seed in range(5):
-        tenth = np.random.default_rng(seed).random(len(ratings)) < 0.1
+        tenth = np.random.default_rng(seed).random(len(seen)) < 0.1
         for setting, (train, test) in (
-            ("(i) known users and movies", (ratings[~tenth], ratings[tenth])),
-            ("(ii) new users", leave_out(ratings, seed, False)),
-            ("(iii) new users and movies", leave_out(ratings, seed, True)),
+            ("(i) known users and movies", (seen[~tenth], seen[tenth])),
+            ("(ii) new users", leave_out(seen, seed, False)),
+            ("(iii) new users and movies", leave_out(seen, seed, True)),
         ):
             truth, user = test["rating"].to_numpy(), test["user"].to_numpy() + 10_000 * seed
             marginal = np.bincount(train["rating"], minlength=6)[1:] / len(train)
@@ -80,8 +81,8 @@ def cold_start():
                 ("marginal", np.tile(marginal, (len(truth), 1))),
             ):
                 absolute, log = losses(proba, truth)
-                table = pd.DataFrame({"user": user, "MAE": absolute, "log-loss": log})
-                gathered.setdefault(setting, {}).setdefault(name, []).append(table)
+                each = pd.DataFrame({"user": user, "MAE": absolute, "log-loss": log})
+                gathered.setdefault(setting, {}).setdefault(name, []).append(each)
     return {setting: compared(models) for setting, models in gathered.items()}
 
 
@@ -109,7 +110,7 @@ def compared(models):
 
 def new_books():
     """BookCrossing subset: ratings of 8,924 new books from author, publisher and year, defaults, beside means."""
-    folder = data_folder("bookcrossing")
+    folder = find("bookcrossing")
     names = {"User-ID": "user", "ISBN": "item", "Book-Rating": "rating"}
     train, test = (
         pd.read_csv(folder / f"BX-{part}Ratings.csv", dtype={"ISBN": str}).rename(columns=names)
@@ -154,10 +155,7 @@ def implicit():
     interactions=5, the rank, was chosen on a tenth of u1.base; the others are defaults.
     """
     _, users, movies = movielens()
-    folder = data_folder("ml-100k")
-    train, test = (
-        pd.read_csv(folder / f"u1.{part}", sep="\t", names=[*IDS, "rating", "time"]) for part in ("base", "test")
-    )
+    train, test = (table(part) for part in ratings.movielens_100k("u1"))
     side = {"row_features": users, "col_features": movies}
     found = {}
     for name, choices in (
@@ -184,12 +182,11 @@ def implicit():
 
 def fold_in():
     """ML-1M, rank 5: 1,000 new users with 20 labels each folded into a model of the others."""
-    table = pd.read_csv(data_folder("ml-1m") / "ratings.csv")
-    table.columns = [*IDS, "rating"]
-    new = np.random.default_rng(0).choice(table["user"].unique(), 1000, replace=False)
-    late = table["user"].isin(new).to_numpy()
-    model = LFLOrdinal(random_state=0).fit(table.loc[~late, IDS], table.loc[~late, "rating"])
-    shuffled = table[late].sample(frac=1, random_state=0)
+    seen = table(ratings.movielens_1m())
+    new = np.random.default_rng(0).choice(seen["user"].unique(), 1000, replace=False)
+    late = seen["user"].isin(new).to_numpy()
+    model = LFLOrdinal(random_state=0).fit(seen.loc[~late, IDS], seen.loc[~late, "rating"])
+    shuffled = seen[late].sample(frac=1, random_state=0)
     first = shuffled[shuffled.groupby("user").cumcount() < 20]
     rest = shuffled.drop(first.index)
     model.fold_in(first.head(20)[IDS], first.head(20)["rating"])
@@ -207,7 +204,7 @@ def fold_in():
 
 def solvers():
     """ML-100K: Newton's method beside L-BFGS, one core: at rank 0, which is convex, and at rank 5 from 5 starts."""
-    ratings, _, _ = movielens()
+    seen, _, _ = movielens()
     found = {}
     for rank, starts, choices in ((0, 1, {"tol": 1e-9, "max_iter": 2000}), (5, 5, {})):
         for solver in ("newton", "lbfgs"):
@@ -215,9 +212,9 @@ def solvers():
             for seed in range(starts):
                 began = time.perf_counter()
                 model = LFLOrdinal(rank=rank, solver=solver, random_state=seed, n_jobs=1, **choices)
-                model.fit(ratings[IDS], ratings["rating"])
+                model.fit(seen[IDS], seen["rating"])
                 seconds = time.perf_counter() - began
-                observed = model._read(ratings[IDS], ratings["rating"], None)
+                observed = model._read(seen[IDS], seen["rating"], None)
                 with Host(model._objective(model.fitted_), observed.dyads) as problem:
                     gradient = problem.value_and_gradient(model.fitted_.uncentred())[1]
                 rows.append((model.objective_, np.abs(gradient).max(), model.n_iter_, seconds))

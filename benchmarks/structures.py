@@ -6,9 +6,10 @@ Penalties are chosen on a fifth of the *training* dyads, held out for that, by t
 import time
 
 import numpy as np
-from core import data_folder, main, rounded
+from core import main, rounded
 
 from dyads import LFLClassifier, LFLLink, LFLOrdinal, LFLRelational, metrics, pairs_from_graph
+from dyads.datasets import links, ratings
 
 
 def hold_out(n, share, seed):
@@ -39,61 +40,24 @@ def disassortative():
     return found | {"spectral above": 0.99}
 
 
-def alyawarra():
-    """Alyawarra kinship, 26 labels, 80/20 random cells, 5 splits, L-BFGS: macro one-vs-rest AUC."""
-    from scipy.io import loadmat
-
-    row, col, y = np.nonzero(loadmat(data_folder("alyawarra") / "alyawarradata.mat")["Rs"])
-    X = np.column_stack([row, col])
-    found = {}
-    for name, choices, n_splits in (
-        ("bilinear, rank 5", {"rank": 5}, 5),
-        ("bilinear, rank 20", {"rank": 20}, 5),
-        ("stereotype, rank 5, 3 bases", {"rank": 5, "structure": "stereotype", "n_bases": 3}, 1),
-        ("stereotype, rank 5, 8 bases", {"rank": 5, "structure": "stereotype", "n_bases": 8}, 1),
-        ("stereotype, rank 5, 13 bases", {"rank": 5, "structure": "stereotype", "n_bases": 13}, 1),
-    ):
-        rows = []
-        for seed in range(n_splits):
-            held = hold_out(len(y), 0.2, seed)
-            make = lambda l2, c=choices, s=seed: LFLClassifier(solver="lbfgs", l2=l2, random_state=s, **c)  # noqa: E731
-            l2 = choose(make, (0.3, 1.0, 3.0), X[~held], y[~held], seed=seed)
-            began = time.perf_counter()
-            model = make(l2).fit(X[~held], y[~held])
-            rows.append((auc_of(model, X[held], y[held]), time.perf_counter() - began, l2))
-        aucs, seconds, penalties = zip(*rows, strict=True)
-        found[name] = {
-            "AUC": float(np.mean(aucs)),
-            "standard deviation": float(np.std(aucs)),
-            "seconds a fit": max(seconds),
-            "l2": list(penalties),
-            "splits": n_splits,
-        }
-    return rounded(found) | {"AUC at least": {"rank 5": 0.937, "rank 20": 0.943}, "seconds at most": 10}
-
-
 def ordered():
     """ML-100K u3, rank 5, constructor defaults: the stereotype structure beside the bilinear one."""
-    train, test = (np.loadtxt(data_folder("ml-100k") / f"u3.{part}", dtype=np.int64) for part in ("base", "test"))
+    train, test = ratings.movielens_100k("u3")
     found = {}
     for structure in ("bilinear", "stereotype"):
-        model = LFLOrdinal(structure=structure, random_state=0).fit(train[:, :2], train[:, 2])
-        p, y = model.predict_proba(test[:, :2]), test[:, 2]
+        model = LFLOrdinal(structure=structure, random_state=0).fit(train.X, train.y)
         found[structure] = {
-            "log-loss": metrics.log_loss(y, p, model.classes_),
-            "MAE of the median": -model.score(test[:, :2], y),
-            "RMSE of the mean": metrics.root_mean_squared_error(y, model.predict_mean(test[:, :2])),
+            "log-loss": metrics.log_loss(test.y, model.predict_proba(test.X), model.classes_),
+            "MAE of the median": -model.score(test.X, test.y),
+            "RMSE of the mean": metrics.root_mean_squared_error(test.y, model.predict_mean(test.X)),
         }
     return rounded(found)
 
 
 def nations():
     """Nations, 56 relations, 80/20 random cells, 3 splits: AUC of one shared model, and of one model per relation."""
-    from scipy.io import loadmat
-
-    R = loadmat(data_folder("nations") / "dnations.mat")["R"].astype(float)
-    row, col, relation = np.nonzero(~np.isnan(R))
-    X, y = np.column_stack([row, col, relation]), R[row, col, relation].astype(int)
+    data = links.nations()
+    X, y, relation = np.column_stack(list(data.X.values())), data.y, data.X["relation"]
     found = []
     for seed in range(3):
         held = hold_out(len(y), 0.2, seed)
@@ -125,7 +89,7 @@ def nations():
 
 def wiki_vote():
     """wiki-Vote, 10% of the edges and as many non-edges held out, 3 seeds, about 17 weights a node: AUC and seconds."""
-    edges = np.loadtxt(next(data_folder("wiki-vote").glob("*.txt*")), dtype=np.int64)
+    edges = np.column_stack(list(links.wiki_vote().X.values()))
     found = []
     for seed in range(3):
         rng = np.random.default_rng(seed)
@@ -157,4 +121,4 @@ def wiki_vote():
 
 
 if __name__ == "__main__":
-    main({f.__name__: f for f in (disassortative, alyawarra, ordered, nations, wiki_vote)}, __file__)
+    main({f.__name__: f for f in (disassortative, ordered, nations, wiki_vote)}, __file__)
