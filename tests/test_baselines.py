@@ -138,3 +138,14 @@ def test_mean_odds_are_the_geometric_mean_of_probabilities():
     mean = each.prod(axis=0) ** (1 / 3)
     np.testing.assert_allclose(model.predict_proba(X), mean / mean.sum(axis=1, keepdims=True))
     assert np.ptp(each, axis=0).max() > 0.01, "starts differ"
+
+
+def test_mmmf_refuses_what_it_cannot_be():
+    X, y = [("a", "x"), ("b", "y")] * 3, [1, 2] * 3
+    for choices, says in (
+        ({"rank": 0}, "rank=0"),
+        ({"l2": -1}, "l2=-1"),
+        ({"solver": "gibbs"}, "'gibbs' is not known"),
+    ):
+        with pytest.raises(InputError, match=says):
+            MMMF(**choices).fit(X, y)

@@ -7,7 +7,7 @@ import pytest
 import dyads
 from dyads import LFLClassifier, LFLOrdinal, metrics
 from dyads.calibration import conformal_sets, learn_calibrator, nonconformity
-from dyads.errors import InputError
+from dyads.errors import InputError, UnknownIdError
 from dyads.model.calibrator import CALIBRATORS
 
 RNG = np.random.default_rng(0)
@@ -122,3 +122,6 @@ def test_bad_calibration_gets_a_sentence():
     with pytest.raises(InputError, match="have the lengths"):
         model.calibrate(HELD[0], HELD[1][:3])
     assert isinstance(model.calibrate(pd.DataFrame(HELD[0]), HELD[1]), LFLOrdinal)
+    model.set_params(unknown="nan").conformalize(*HELD)
+    with pytest.raises(UnknownIdError, match="no label can be predicted"):
+        model.predict_set([[-1, -1]])

@@ -137,6 +137,40 @@ def test_features_weights_relations_and_cross_validation(run, files, ratings):
     assert list(pd.read_csv("many.csv").columns) == ["user", "item", "kind", "p_0", "p_1", "label"]
 
 
+def test_features_of_pairs_are_read_as_for_the_fit(run, files, ratings):
+    few = ratings[:450].assign(code=[f"A{i % 3}" if i % 2 else "7" for i in range(450)])
+    few.to_csv("few.csv", index=False)
+    fit = ("fit", "few.csv", "--row", "user", "--col", "item", "--label", "rating", "--kind", "ordinal", "--rank", 1)
+    assert run(*fit, "--feature", "when", "--feature", "code", "-o", "typed.dyads")[0] == 0
+    n = 120_000
+    whole = pd.DataFrame({"user": "u1", "item": 3, "when": ["1"] * (n - 1) + ["0.5"], "code": "7", "other": "x"})
+    whole.to_csv("whole.csv", index=False)
+    code, _, err = run("predict", "typed.dyads", "whole.csv", "--give", "mean", "-o", "said.csv")
+    assert code == 0, err
+    means = pd.read_csv("said.csv")["mean"]
+    assert len(means) == n
+    assert means.iloc[-1] != means.iloc[0]
+    whole.astype({"when": float}).to_parquet("whole.parquet")
+    assert run("predict", "typed.dyads", "whole.parquet", "--give", "mean", "-o", "again.csv")[0] == 0
+    np.testing.assert_allclose(pd.read_csv("again.csv")["mean"], means)
+
+
+def test_figures_of_cases_without_data_are_not_lost(run, here, monkeypatch):
+    monkeypatch.setenv("DYADS_DATA", str(here / "none"))
+    monkeypatch.setattr("urllib.request.urlopen", unreachable)
+    (here / "results").mkdir()
+    old = json.dumps({"point": {"records": [{"case": "USPS"}]}})
+    (here / "results" / "digits.json").write_text(old)
+    code, _, err = run("reproduce", "digits")
+    assert code == 1
+    assert "would be lost" in err
+    assert (here / "results" / "digits.json").read_text() == old
+
+
+def unreachable(*arguments, **options):
+    raise OSError("no network")
+
+
 def test_every_parameter_of_an_estimator_is_an_option():
     options = set(inspect.signature(models.fit).parameters)
     # A command has no last fit to start from, and draws a bar where an estimator logs.
@@ -187,6 +221,8 @@ BAD = {
     "unknown format of the output": (("predict", "model.dyads", "test.csv", "-o", "out.xyz"), 2, "tells no format"),
     "column twice": (("describe", "twice.csv"), 1, "'user' more than once"),
     "penalty beside its search": ((*FIT, "--cv", "--l2", 3, "-o", "x.dyads"), 2, "--cv.*--l2"),
+    "penalty of features beside its search": ((*FIT, "--cv", "--l2-side", 3, "-o", "x.dyads"), 2, "--cv.*--l2-side"),
+    "search for a posterior": ((*FIT, "--cv", "--solver", "gibbs", "-o", "x.dyads"), 1, "learns how strong"),
     "model to standard output": ((*FIT, "-o", "-"), 2, "standard output"),
     "negative seed": ((*FIT, "--random-state", -1, "-o", "x.dyads"), 2, "random-state"),
     "new label": (("evaluate", "model.dyads", "strange.csv", "--label", "rating"), 1, "label 9"),

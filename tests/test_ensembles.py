@@ -81,3 +81,12 @@ def test_links_and_relations_average_too():
     best = related.recommend([0], n=3, by=1, relation="x").to_pandas()
     ask = pd.DataFrame({"a": 0, "b": best["col"], "kind": "x"})
     np.testing.assert_allclose(best["value"], related.predict_proba(ask)[:, 1])
+
+
+def test_a_callback_that_stops_ends_the_whole_fit():
+    model = LFLOrdinal(rank=2, n_models=3, random_state=0).fit(X, STARS, callback=lambda progress: True)
+    assert len(model.fitted_.every) == 1
+    assert not model.converged_
+    several = LFLOrdinal(rank=2, n_models=2, random_state=0).fit(X, STARS).set_params(n_models=1)
+    with pytest.raises(InputError, match="there are 2 models"):
+        several.partial_fit(X, STARS)

@@ -200,6 +200,7 @@ def test_sampled_negatives_keep_probabilities_calibrated():
         (nx.Graph([(1, 2)]), {"negatives": "sample", "rate": 0}, "rate=0"),
         (nx.complete_graph(3), {}, "0 other pairs"),
         ({"a": [1], "b": [2], "c": [3]}, {}, "expected two"),
+        ({"a": [1], "b": ["x"]}, {}, "nodes of one kind"),
         (scipy.sparse.csr_array(np.array([[0, np.nan], [1, 0]])), {}, "holds NaN"),
         (np.array([["a", "b", "c"]] * 3), {}, "holds no numbers"),
         (np.zeros((3, 3)), {"negatives": "sample"}, "dense matrix"),
@@ -320,6 +321,7 @@ def test_the_choice_of_base_hardly_matters_for_ordered_labels():
         (LFLOrdinal(structure="stereotype", n_bases=4), [1, 2, 3], "no more bases than labels"),
         (LFLOrdinal(structure="stereotype"), [1, 2, 2], "three or more labels"),
         (LFLOrdinal(structure="bilinear", n_bases=2), [1, 2, 3], "n_bases=2 is for"),
+        (LFLLink(l2_row=2.0), [0, 1, 1], "l2_row=2.0 is for weights of rows"),
     ],
     ids=str,
 )

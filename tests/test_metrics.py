@@ -101,6 +101,12 @@ def test_wrong_shapes_and_values_are_refused(y, proba, weight):
             metric(y, proba, CLASSES, weight)
 
 
+def test_labels_of_another_type_are_no_wrong_predictions():
+    with pytest.raises(InputError, match="as text or both as numbers"):
+        metrics.accuracy([1, 2], ["1", "2"])
+    assert metrics.accuracy(np.array(["a", "b"], object), ["a", "c"]) == 0.5
+
+
 def test_auc_skips_labels_with_one_outcome_and_refuses_none():
     y, proba = ["a", "b", "a"], [[0.9, 0.1, 0], [0.2, 0.8, 0], [0.7, 0.3, 0]]
     assert metrics.auc(y, proba, CLASSES) == 1

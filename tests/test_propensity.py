@@ -77,3 +77,11 @@ def test_weights_have_mean_one_and_are_clipped():
         propensity.weights([0.5], clip=-1)
     with pytest.raises(InputError, match="label 2 is not in the unbiased sample"):
         propensity.from_labels([1, 2, 1], [1, 1])
+
+
+def test_a_seed_gives_the_same_propensities_also_by_sgd(world, monkeypatch):
+    monkeypatch.setattr("dyads.training.FULL_BATCH_DYADS", 10)
+    X, _, test, _ = world
+    ages = pd.DataFrame({"row": np.arange(120), "age": np.arange(120) % 7})
+    found = [propensity.from_features(X[test], row_features=ages, random_state=3) for _ in range(2)]
+    np.testing.assert_array_equal(*found)

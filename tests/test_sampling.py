@@ -1,5 +1,7 @@
 """``solver="gibbs"``: what users of the posterior rely on."""
 
+import tracemalloc
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,7 +9,9 @@ import pytest
 import dyads
 from dyads import LFLClassifier, LFLLink, LFLOrdinal, LFLRelational, report
 from dyads.datasets.synthetic import make_nominal
+from dyads.engine.scoring import scores, top
 from dyads.errors import InputError, NotConvergedWarning, UnknownIdWarning
+from dyads.model.loss import link
 from dyads.solve.gibbs import Chain, settled_after
 from test_coldstart import ITEMS, USERS, X, Y
 
@@ -295,3 +299,36 @@ def test_thinning_keeps_evenly_spaced_draws():
     for _ in range(100):
         chain = chain.advanced(Still(), None, lambda state: None, 10)
     assert [sweep for sweep, _ in chain.draws] == list(range(16, 97, 16))
+
+
+def test_new_columns_have_in_a_search_for_the_best_the_scores_they_have_alone():
+    cold = pd.concat([ITEMS, ITEMS[:2].assign(item=["cold1", "cold2"])])
+    model = LFLOrdinal(**FAST, col_features=cold).fit(X, STARS).fitted_
+    rows, cols, values = np.arange(3), np.arange(len(model.cols)), np.array([1.0, 2.0, 3.0])
+    assert (model.cols.counts == 0).sum() == 2
+    for one in (model, model.every[0], model.every[-1].one_draw()):
+        at, found = top(one, rows, cols, len(cols), values)
+        expected = link(scores(one, np.repeat(rows, len(cols)), np.tile(cols, 3))) @ values
+        np.testing.assert_allclose(found, np.take_along_axis(expected.reshape(3, -1), at, axis=1))
+
+
+def test_predictions_hold_no_more_than_one_draw_at_a_time():
+    model = LFLOrdinal(**FAST, draw_memory=1.0).fit(X, STARS)
+    many = pd.concat([X] * 20)
+    model.predict_proba(X)
+    tracemalloc.start()
+    size = model.predict_proba(many).nbytes
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(model.fitted_.every) >= 10
+    assert peak < 8 * size
+
+
+def test_a_fit_that_is_stopped_keeps_only_what_had_settled():
+    alone = LFLOrdinal(**FAST).fit(X, STARS)
+    stopped = LFLOrdinal(**FAST, n_chains=2).fit(X, STARS, callback=lambda p: (p.init, p.iteration) == (1, 1))
+    assert alone.diagnostics_["burn_in"] > 0
+    assert stopped.diagnostics_["burn_in"] == alone.diagnostics_["burn_in"]
+    np.testing.assert_array_equal(stopped.predict_proba(X), alone.predict_proba(X))
+    with pytest.raises(InputError, match="a single point estimate"):
+        alone.set_params(solver="sgd").partial_fit(X, STARS)

@@ -1,5 +1,7 @@
 """A model is judged by what it knew of the ids."""
 
+import warnings
+
 import matplotlib.figure
 import numpy as np
 import pandas as pd
@@ -45,11 +47,12 @@ def test_ordered_labels_have_an_absolute_error_and_weights_count():
     assert isinstance(dyads.evaluate(texts, pd.DataFrame(X), Y), pd.DataFrame)
 
 
-def test_latent_weights_vanish_at_the_strength_that_is_found():
+@pytest.mark.parametrize("loss", ["log", "brier"])
+def test_latent_weights_vanish_at_the_strength_that_is_found(loss):
     data = make_nominal(n=40, rank=2, width=2.0, random_state=0)
-    top = vanishing_l2(LFLClassifier(), data.X, data.y)
+    top = vanishing_l2(LFLClassifier(loss=loss), data.X, data.y)
     sizes = [
-        LFLClassifier(rank=2, l2=share * top, tol=1e-12, max_iter=3000, random_state=0)
+        LFLClassifier(rank=2, loss=loss, l2=share * top, tol=1e-12, max_iter=3000, random_state=0)
         .fit(data.X, data.y)
         .fitted_.latent_size()
         for share in (1.1, 0.8)
@@ -128,3 +131,20 @@ def test_bands_hold_the_frequency_and_narrow_with_more_dyads():
         assert ((low <= frequency + 1e-12) & (frequency <= high + 1e-12)).mean() > 0.9
         widths.append((high - low).mean())
     assert widths[1] < 0.5 * widths[0]
+
+
+def test_a_search_takes_what_a_fit_takes():
+    pairs = pd.concat([X, pd.DataFrame({"user": ["rare", "u1"], "item": ["i1", "i1"]})], ignore_index=True)
+    labels, weight = np.append(Y, ["yes", "never"]), np.append(np.ones(len(X) + 1), 0.0)
+    pairs.insert(0, "hour", np.where(np.arange(len(pairs)) % 7, 1.0, np.nan))
+    before = list(warnings.filters)
+    for unknown in ("raise", "nan", "mean"):
+        template = LFLClassifier(rank=1, max_iter=5, unknown=unknown, row="user", col="item", random_state=0)
+        search = LFLClassifierCV(template, l2_side=[3.0], cv=np.int64(2), n_jobs=2).fit(pairs, labels, weight)
+        assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+        assert search.best_estimator_.unknown == unknown
+        again = LFLClassifierCV(template, l2_side=[3.0], cv=2).fit(pairs, labels, weight)
+        np.testing.assert_array_equal(search.cv_results_["mean_test_score"], again.cv_results_["mean_test_score"])
+    assert list(warnings.filters) == before
+    with pytest.raises(InputError, match="learns how strong"):
+        LFLClassifierCV(LFLClassifier(solver="gibbs")).fit(X, Y)

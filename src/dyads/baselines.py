@@ -1,5 +1,6 @@
 """What a model is compared with: maximum-margin matrix factorisation, which the paper runs itself, and simpler ones."""
 
+import numbers
 from typing import Any, Self
 
 import numpy as np
@@ -42,7 +43,7 @@ class MMMF(ClassifierMixin, BaseEstimator):
 
     Parameters
     ----------
-    rank, l2, solver, max_iter, tol, n_jobs, random_state : as of `LFLOrdinal`
+    rank, l2, solver, max_iter, tol, n_jobs, random_state : as of `LFLOrdinal`, with a rank of at least 1
     l2_bias : float, default 0.1
         Strength that holds a row's thresholds near the common ones.
 
@@ -75,6 +76,10 @@ class MMMF(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the model to labelled dyads: a table of row ids and column ids, and their labels."""
+        for name, least, kind in (("rank", 1, numbers.Integral), ("l2", 0, numbers.Real), ("l2_bias", 0, numbers.Real)):
+            value = getattr(self, name)
+            if not isinstance(value, kind) or not least <= value < np.inf:
+                raise InputError(f"{name}={value!r} is not possible: expected a finite number, at least {least}.")
         seen = read_observations(X, y, sample_weight)
         if any(seen.dyads.side.widths):
             raise InputError(

@@ -309,9 +309,9 @@ def with_seen(fitted: Fitted, dyads: Dyads, rows: Codes, cols: Codes) -> Fitted:
         first = 0 if entities.encoder is None else len(entities.encoder.names)
         mine = entities.features[codes]
         # Entities that came after the fit have no weight as members of a set.
-        sets = (mine[:, first:] + found[codes][:, : entities.n_features - first] != 0).astype(np.float64)
-        size = np.maximum(np.asarray(sets.sum(axis=1)), 1)
-        lines = sparse.hstack([mine[:, :first], sparse.diags_array(1 / np.sqrt(size)) @ sets], format="csr")
+        joined = (mine[:, first:] + found[codes][:, : entities.n_features - first] != 0).astype(np.float64)
+        size = np.maximum(np.asarray(joined.sum(axis=1)), 1)
+        lines = sparse.hstack([mine[:, :first], sparse.diags_array(1 / np.sqrt(size)) @ joined], format="csr")
         changed.append(replace(entities, features=_with_lines(entities.features, codes, lines)))
     if one_set:
         changed.append(replace(fitted.cols, features=changed[0].features))

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from dyads import metrics
+from dyads.data.files import replacing
 from dyads.datasets.synthetic import Synthetic, make_store
 from dyads.estimators import LFLClassifier
 from dyads.report import plot_reliability, plot_training_curve
@@ -75,4 +76,5 @@ def draw(demo: Demo, path: Path) -> None:
     left, right = figure.subplots(1, 2)
     plot_reliability(left, demo.held_out.y, demo.proba, demo.held_out.classes)
     plot_training_curve(right, demo.model.trace_)
-    figure.savefig(path, dpi=120)
+    with replacing(path) as file:
+        figure.savefig(file, dpi=120, format="png")

@@ -254,8 +254,9 @@ def load(path: str | os.PathLike[str]) -> Any:
             parameters["loss"] = artifact.spec_from_json(parameters["loss"], LOSSES)
         model = ESTIMATORS[about["estimator"]](**parameters)
         for name in SAVED:
-            if name in about["fit"] or name != SAVED[-1]:
-                setattr(model, name, about["fit"][name])
+            setattr(model, name, about["fit"][name])
+        if fitted.is_posterior:
+            model.diagnostics_ = about["fit"]["diagnostics_"]
     except (KeyError, TypeError) as error:
         raise artifact.not_understood(path, error) from error
     model.fitted_ = fitted

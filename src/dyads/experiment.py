@@ -459,7 +459,7 @@ def markdown(experiment: Experiment, results: dict[str, Any]) -> str:
     lines.append("")
     if experiment.notes:
         lines += [experiment.notes.strip(), ""]
-    if experiment.picture:
+    if experiment.picture and "point" in results:
         lines += [f"![{experiment.picture['caption']}]({experiment.name}.png)", "", experiment.picture["caption"], ""]
     for kind, part in results.items():
         option = " --posterior" if kind == "posterior" else ""

@@ -48,7 +48,7 @@ from dyads.model.structure import STRUCTURES, Stereotype, build
 from dyads.predictor import Predictor
 from dyads.sampling import learn
 from dyads.solve import SAMPLER, Options
-from dyads.training import Callback, Progress, resume
+from dyads.training import Callback, Progress, Training, resume
 
 Array = np.ndarray[Any, Any]
 logger = logging.getLogger("dyads")
@@ -177,7 +177,8 @@ class LFL(Predictor):
         untrained = self._untrained(observed)
         before = self.fitted_.every if self.warm_start and hasattr(self, "fitted_") else []
         rng = check_random_state(self.random_state)
-        trained = []
+        trained: list[Fitted] = []
+        ends: list[Training] = []
         with _logged(self.verbose, callback) as monitored:
             for number in range(self.n_models):
                 start = self._warm_start(before[number], untrained) if number < len(before) else None
@@ -197,28 +198,33 @@ class LFL(Predictor):
                     n_jobs=self.n_jobs,
                     callback=monitored,
                 )
+                ends.append(found)
                 if number == 0:
-                    best, trace, diagnostics = found, steps, mixing
+                    trace, diagnostics = steps, mixing
                 models = with_draws(untrained, [(draw.theta, draw.priors) for draw in draws]) or [
                     with_spread(untrained.trained(found.theta), observed.dyads, self.n_jobs)
                 ]
                 if self.unknown == "mean":
                     models = [with_mean_predictions(model, observed.dyads, self.n_jobs) for model in models]
                 trained += models
+                if found.ended == "monitor":
+                    break
+        best = ends[0]
         self.fitted_ = replace(trained[0], members=tuple(trained[1:]))
         self.columns_ = observed.columns
         self.n_features_in_ = len(observed.columns)
         self.n_iter_ = best.n_iter
-        self.converged_ = best.ended == "tolerance"
+        self.converged_ = all(end.ended == "tolerance" for end in ends)
         self.objective_ = best.objective
         self.solver_ = best.solver
         self.trace_ = {name: [getattr(step, name) for step in trace] for name in Progress._fields}
         self.__dict__.pop("diagnostics_", None)
         if diagnostics is not None:
             self.diagnostics_ = {name: np.asarray(part).tolist() for name, part in diagnostics._asdict().items()}
-        if best.diverged is not None:
+        diverged = next((end.diverged for end in ends if end.diverged is not None), None)
+        if diverged is not None:
             raise DivergenceError(
-                f"The objective stopped being a finite number {best.diverged}. The model keeps its last finite state."
+                f"The objective stopped being a finite number {diverged}. The model keeps its last finite state."
             )
         if self.rank and not self.fitted_.is_posterior and self.fitted_.latent_size() < VANISHED:
             warnings.warn(
@@ -227,8 +233,9 @@ class LFL(Predictor):
                 VanishedWarning,
                 stacklevel=2,
             )
-        if best.complaint is not None:
-            warnings.warn(best.complaint, NotConvergedWarning, stacklevel=2)
+        complaint = next((end.complaint for end in ends if end.complaint is not None), None)
+        if complaint is not None:
+            warnings.warn(complaint, NotConvergedWarning, stacklevel=2)
         return self
 
     def _check_choices(self) -> None:
@@ -333,6 +340,13 @@ class LFL(Predictor):
 
     def _strengths(self, layout: Layout) -> dict[str, float]:
         """The strength of the penalty on each named part."""
+        parts = {name for shapes in layout.shapes for name in shapes}
+        for name, own in (("l2_row", "row_factors"), ("l2_col", "col_factors")):
+            if getattr(self, name) is not None and not parts & {own, "out_factors"}:
+                raise InputError(
+                    f"{name}={getattr(self, name)!r} is for weights of rows or columns, and with the structure "
+                    f"{self._structure!r} both roles of a node have the same: expected None. Use l2."
+                )
         given = (self.l2_bias, self.l2_row, self.l2_col)
         bias, row, col = (float(self.l2 if own is None else own) for own in given)
         strengths = dict.fromkeys(("row_bias", "col_bias", "node_bias"), bias)
@@ -391,7 +405,8 @@ class LFL(Predictor):
         """Go on from what was learnt with one epoch of SGD over more labelled dyads; ids not yet known are added.
 
         Old dyads are not needed again: an entity's penalty is spread over all its labels so far. `classes` : all labels
-        there will ever be, at the first call; default those in y.
+        there will ever be, at the first call; default those in y. What `calibrate` learnt stays, and is worth learning
+        again after many more labels; what `conformalize` learnt is dropped, since it holds for one model only.
         """
         for name, wrong in (
             ("implicit", self.implicit),
@@ -406,6 +421,11 @@ class LFL(Predictor):
                 )
         self._check_choices()
         known = self.__dict__.get("fitted_")
+        if known is not None and (known.members or known.is_posterior):
+            raise InputError(
+                f"partial_fit goes on with a single point estimate, and there are {len(known.every)} models or draws: "
+                "expected a fit with n_models=1 by a solver that minimises. Use fit."
+            )
         if known is None:
             more = self._read(X, y, sample_weight, classes=classes)
             model, start, n_iter, trace = self._untrained(more).without_counts(), None, 0, {}
@@ -426,7 +446,7 @@ class LFL(Predictor):
         theta, progress = resume(
             self._objective(model), dyads, model.counts, start, options, values, n_iter, self.n_jobs
         )
-        model = model.trained(theta)
+        model = replace(model.trained(theta), strangeness=None)
         first = known is None
         self.fitted_ = with_spread(model, dyads, self.n_jobs) if first else with_more(model, before, dyads, self.n_jobs)
         self.columns_, self.n_features_in_ = more.columns, len(more.columns)

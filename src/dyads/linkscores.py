@@ -8,7 +8,7 @@ from sklearn.model_selection import KFold
 from sklearn.utils.validation import check_is_fitted
 
 from dyads.data.observations import Observations, read_dyads, read_observations
-from dyads.data.tables import named_arrays
+from dyads.data.tables import lines, named_arrays
 from dyads.errors import unknown_name
 
 Array = np.ndarray[Any, Any]
@@ -64,8 +64,8 @@ class LinkScore(ClassifierMixin, BaseEstimator):
         return np.where((row >= 0) & (col >= 0), self._scores[row, col], 0.0)
 
     def predict(self, X: Any) -> Array:
-        """The last label for scores above 0 (n,)."""
-        return np.asarray(self.classes_[(self.decision_function(X) > 0).astype(int)])
+        """The last label for scores above 0, else the first (n,)."""
+        return np.where(self.decision_function(X) > 0, self.classes_[-1], self.classes_[0])
 
 
 class WithLinkScores(ClassifierMixin, BaseEstimator):
@@ -85,7 +85,7 @@ class WithLinkScores(ClassifierMixin, BaseEstimator):
         columns, labels = named_arrays(X), np.asarray(y)
         scores = np.empty((len(labels), len(KINDS)))
         for train, test in KFold(self.n_folds, shuffle=True, random_state=0).split(labels):
-            scores[test] = _all_scores(self._scorers(_lines(columns, train), labels[train]), _lines(columns, test))
+            scores[test] = _all_scores(self._scorers(lines(columns, train), labels[train]), lines(columns, test))
         self._least = np.array([column[column > 0].min(initial=1.0) for column in scores.T])
         self._all = self._scorers(columns, labels)
         self._model = clone(self.estimator).fit(self._with(columns, scores), labels)
@@ -111,10 +111,6 @@ class WithLinkScores(ClassifierMixin, BaseEstimator):
 
 def _all_scores(scorers: list[LinkScore], columns: dict[str, Array]) -> Array:
     return np.column_stack([scorer.decision_function(columns) for scorer in scorers])
-
-
-def _lines(columns: dict[str, Array], which: Array) -> dict[str, Array]:
-    return {name: column[which] for name, column in columns.items()}
 
 
 def _graph(seen: Observations) -> Array:

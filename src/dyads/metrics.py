@@ -24,6 +24,12 @@ def accuracy(y: Any, predicted: Any, sample_weight: Weights = None) -> float:
     y, predicted = np.asarray(y), np.asarray(predicted)
     if y.shape != predicted.shape or y.ndim != 1 or not len(y):
         raise InputError(f"Got labels of shape {y.shape} and {predicted.shape}: expected (n,), n at least one, twice.")
+    kinds = {y.dtype.kind, predicted.dtype.kind}
+    if "U" in kinds and kinds & set("biuf"):
+        raise InputError(
+            f"Got labels such as {y[0].item()!r} and {predicted[0].item()!r}: expected both as text or both as "
+            "numbers. Convert one of them."
+        )
     return _mean(y == predicted, sample_weight)
 
 
@@ -44,15 +50,24 @@ def root_mean_squared_error(y: Any, predicted: Any, sample_weight: Weights = Non
 
 def log_loss(y: Any, proba: Any, classes: Any, sample_weight: Weights = None) -> float:
     """Mean of -log p(label), in nats; probabilities below the smallest normal number count as that."""
+    return _mean(log_losses(y, proba, classes), sample_weight)
+
+
+def log_losses(y: Any, proba: Any, classes: Any) -> Array:
+    """-log p(label) of each dyad (n,), whose mean is `log_loss`."""
     truth, proba = _read(y, proba, classes)
-    own = np.maximum(proba[truth], np.finfo(np.float64).tiny)
-    return _mean(-np.log(own), sample_weight)
+    return np.asarray(-np.log(np.maximum(proba[truth], np.finfo(np.float64).tiny)))
 
 
 def brier_score(y: Any, proba: Any, classes: Any, sample_weight: Weights = None) -> float:
     """Mean over dyads of sum_y (p_y - [y = label])^2, between 0 and 2."""
+    return _mean(brier_scores(y, proba, classes), sample_weight)
+
+
+def brier_scores(y: Any, proba: Any, classes: Any) -> Array:
+    """sum_y (p_y - [y = label])^2 of each dyad (n,), whose mean is `brier_score`."""
     truth, proba = _read(y, proba, classes)
-    return _mean(((proba - truth) ** 2).sum(axis=1), sample_weight)
+    return np.asarray(((proba - truth) ** 2).sum(axis=1))
 
 
 def classwise_ece(y: Any, proba: Any, classes: Any, sample_weight: Weights = None, n_bins: int = BINS) -> float:

@@ -81,12 +81,9 @@ def _facts(model: Any, truth: Array) -> str:
 def _losses(model: Any, truth: Array, proba: Array, predicted: Array) -> dict[str, Array]:
     """Losses of each pair, whose means are the metrics."""
     code = label_codes(truth, model.classes_)
-    p = np.clip(proba, 1e-15, 1)
-    hit = np.zeros_like(p)
-    hit[np.arange(len(code)), code] = 1
     found = {
-        "log-loss": -np.log(p[np.arange(len(code)), code]),
-        "Brier score": ((p - hit) ** 2).sum(axis=1),
+        "log-loss": metrics.log_losses(truth, proba, model.classes_),
+        "Brier score": metrics.brier_scores(truth, proba, model.classes_),
         "accuracy": (predicted == truth).astype(float),
     }
     if hasattr(model, "predict_mean"):

@@ -35,8 +35,8 @@ from dyads.uncertainty import interval, sample_proba
 
 Array = np.ndarray[Any, Any]
 
-SAVED = ("columns_", "n_features_in_", "n_iter_", "converged_", "objective_", "solver_", "trace_", "diagnostics_")
-"""What is kept in a model file besides `Fitted` and the parameters; the last of a posterior alone."""
+SAVED = ("columns_", "n_features_in_", "n_iter_", "converged_", "objective_", "solver_", "trace_")
+"""What is kept in a model file besides `Fitted` and the parameters; and of a posterior its `diagnostics_`."""
 
 
 class Predictor(ClassifierMixin, BaseEstimator):
@@ -117,6 +117,16 @@ class Predictor(ClassifierMixin, BaseEstimator):
         scored = self._scores(X, row_features, col_features)
         return self.fitted_.proba(scored)
 
+    def _proba_to_decide(self, X: Any, row_features: Any, col_features: Any) -> Array:
+        """Probabilities, or an error where some are NaN, of which no label can be said."""
+        proba = self._proba(X, row_features, col_features)
+        if np.isnan(proba).any():
+            raise UnknownIdError(
+                f"{int(np.isnan(proba).any(axis=1).sum())} dyads have ids not seen in training, whose probabilities "
+                "are NaN under unknown='nan': no label can be predicted. Drop them, or set unknown='prior'."
+            )
+        return proba
+
     def log_odds(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Array:
         """Log-odds of each label (n, n_labels): against the base, log p_y / p_base; or, if none is pinned, against the
         labels' geometric mean, which is log p_y less its mean over labels.
@@ -132,12 +142,7 @@ class Predictor(ClassifierMixin, BaseEstimator):
         `cost` : (n_labels, n_labels), cost[true, predicted] in the order of `classes_`. Under ``unknown="nan"`` dyads
         with unknown ids are an error here: no label can be predicted for them.
         """
-        proba = self._proba(X, row_features, col_features)
-        if np.isnan(proba).any():
-            raise UnknownIdError(
-                f"{int(np.isnan(proba).any(axis=1).sum())} dyads have ids not seen in training, whose probabilities "
-                "are NaN under unknown='nan': no label can be predicted. Drop them, or set unknown='prior'."
-            )
+        proba = self._proba_to_decide(X, row_features, col_features)
         if cost is None:
             return self.classes_[self.decide(proba)]
         n_labels = len(self.classes_)
@@ -203,7 +208,7 @@ class Predictor(ClassifierMixin, BaseEstimator):
         Over dyads drawn as those given to `conformalize` were, the true label is in its set with probability `coverage`
         or more, whatever the model; that does not hold for each row, column or label by itself.
         """
-        proba = self._proba(X, row_features, col_features)
+        proba = self._proba_to_decide(X, row_features, col_features)
         if self.fitted_.strangeness is None:
             raise InputError("The model was not conformalized: expected conformalize(X, y) on held-out dyads first.")
         return conformal_sets(proba, self.fitted_.strangeness, coverage)
@@ -514,7 +519,9 @@ class Predictor(ClassifierMixin, BaseEstimator):
         # Features are kept with the model, encoded; the tables themselves are not.
         given = self.get_params(deep=False) | {"row_features": None, "col_features": None}
         parameters = {name: _plain(value) for name, value in given.items()}
-        fit = {name: getattr(self, name) for name in SAVED if hasattr(self, name)}
+        fit = {name: getattr(self, name) for name in SAVED}
+        if self.fitted_.is_posterior:
+            fit["diagnostics_"] = self.diagnostics_
         artifact.write(path, self.fitted_, {"estimator": type(self).__name__, "parameters": parameters, "fit": fit})
 
 

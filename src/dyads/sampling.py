@@ -164,18 +164,18 @@ def _check(objective: Objective, checkpoint: str | os.PathLike[str] | None, held
 def _summary(chains: list[Chain], told: bool) -> "tuple[Training, list[State], Diagnostics]":
     """What is read off chains: the draws after they have settled, and how well these are mixed."""
     n = min(chain.n_sweeps for chain in chains)
-    burn_in = max(settled_after(np.array(chain.losses[:n])) for chain in chains)
+    # A chain that was stopped before the others had settled has no draws.
+    burn_in = max(settled_after(np.array(chain.losses)) for chain in chains)
     draws = [draw for chain in chains for sweep, draw in chain.draws if sweep > burn_in]
     after = np.array([chain.watched[burn_in:n] for chain in chains])
-    enough = after.shape[1] >= 4
-    quantities = after.shape[2]
+    enough = n - burn_in >= 4
     found = Diagnostics(
-        r_hat(after) if enough else np.full(quantities, math.inf),
-        effective_sample_size(after) if enough else np.full(quantities, 1.0),
+        r_hat(after) if enough else np.full(WATCHED, math.inf),
+        effective_sample_size(after) if enough else np.full(WATCHED, 1.0),
         burn_in,
         float(np.mean(np.concatenate([chain.accepted for chain in chains]))),
     )
-    loss = float(np.mean([chain.losses[burn_in:n] for chain in chains]))
+    loss = float(np.mean([loss for chain in chains for loss in chain.losses[burn_in:]]))
     complaint = None
     if not enough:
         complaint = f"{n} sweeps are too few to tell whether chains have mixed: expected some hundred. Raise max_iter."
@@ -269,9 +269,9 @@ class _Checkpoint:
         self.path, self.chains, self.fingerprint, self.seed = path, chains, fingerprint, seed
         self.written = time.perf_counter()
 
-    def __call__(self, now: bool = False) -> bool:
+    def __call__(self, now: bool = False) -> None:
         if self.path is None or not (now or time.perf_counter() - self.written > CHECKPOINT_SECONDS):
-            return False
+            return
         arrays: dict[str, Array] = {}
         every = []
         for number, chain in enumerate(self.chains):
@@ -287,7 +287,6 @@ class _Checkpoint:
         about = {"fingerprint": self.fingerprint, "seed": self.seed, "every": every}
         artifact.write_chains(self.path, arrays, about)
         self.written = time.perf_counter()
-        return False
 
 
 def _resumed(path: str | os.PathLike[str] | None, fingerprint: str, seed: int) -> tuple[list[Chain], int]:

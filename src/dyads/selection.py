@@ -1,6 +1,7 @@
 """Model selection: how good a model is, by what it knew of the ids, and penalties chosen by cross-validation."""
 
 import logging
+import numbers
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -15,13 +16,14 @@ from sklearn.model_selection import check_cv
 from sklearn.utils.validation import check_is_fitted
 
 from dyads import metrics
-from dyads.data.labels import label_codes, numeric_values, read_labels, values_of
-from dyads.data.observations import read_id_columns, read_weight
+from dyads.data.labels import numeric_values, read_labels, values_of
+from dyads.data.observations import read_weight
 from dyads.data.split import RandomCells
 from dyads.data.tables import named_values, read_column, read_feature, table_like
-from dyads.data.vocabulary import Vocabulary
+from dyads.engine.host import Host
 from dyads.errors import InputError, NotConvergedWarning, UnknownIdWarning, VanishedWarning
 from dyads.estimators import LFLClassifier, LFLOrdinal
+from dyads.solve import SAMPLER
 
 Array = np.ndarray[Any, Any]
 logger = logging.getLogger("dyads")
@@ -127,26 +129,24 @@ def calibration_by_support(model: Any, X: Any, y: Any, sample_weight: Any = None
 def vanishing_l2(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
     """The strength of `l2` at which latent weights vanish: the greatest singular value of what rank 0 does not explain.
 
-    Near zero, latent weights a, b lower the loss by g_y(r, c) a_r b_c for the residual g_y = p_y - [y = label], summed
-    over dyads, and cost l2 (|a|^2 + |b|^2) / 2: they grow only if the matrix of some label has a greater norm than l2.
+    Near zero, latent weights a, b lower the loss by g_y(r, c) a_r b_c with g = d loss / d score of rank 0, summed over
+    dyads, and cost l2 (|a|^2 + |b|^2) / 2: they grow only if the matrix of some label has a greater norm than l2.
     Of ordered labels, which share latent weights, that of all labels weighed by their standardised values counts too.
     """
-    plain = clone(estimator).set_params(rank=0, structure=None, n_bases=None, interactions=0, early_stopping=False)
+    changed = {"rank": 0, "structure": None, "n_bases": None, "interactions": 0, "early_stopping": False, "n_models": 1}
+    plain = clone(estimator).set_params(**changed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotConvergedWarning)
         plain.fit(X, y, sample_weight)
-    proba = plain.predict_proba(X)
-    proba[np.arange(len(proba)), label_codes(y, plain.classes_)] -= 1
-    weight = read_weight(sample_weight)
-    residual = proba if weight is None else proba * weight[:, None]
+    observed = plain._read(X, y, sample_weight)
+    with Host(plain._objective(plain.fitted_), observed.dyads, plain.n_jobs) as host:
+        dyads, slopes = host.score_gradients(plain.fitted_.uncentred().astype(np.float64))
     if plain._ordered:
         values = numeric_values(plain.classes_)
-        residual = np.column_stack([residual, residual @ ((values - values.mean()) / values.std())])
-    ids = read_id_columns(X, plain._id_columns)[:2]
-    row, col = (Vocabulary.of(*column)[1] for column in ids)
+        slopes = np.column_stack([slopes, slopes @ ((values - values.mean()) / values.std())])
     found = [0.0]
-    for g in residual.T:
-        matrix = sparse.csr_array((g, (row, col)))
+    for g in slopes.T:
+        matrix = sparse.csr_array((g, (dyads.row, dyads.col)))
         if min(matrix.shape) > 1:
             found.append(float(svds(matrix, k=1, return_singular_vectors=False, random_state=0)[0]))
     return max(found) or 1.0
@@ -189,10 +189,18 @@ class _CV(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             raise InputError(
                 f"estimator={template!r} does not fit {type(self).__name__}: expected a {self._kind.__name__}."
             )
+        if template.solver == SAMPLER and self.l2 is None:
+            raise InputError(
+                f"solver='{SAMPLER}' learns how strong its penalties are: expected a solver that minimises, or l2= one "
+                f"value to compare ranks or structures. Fit {self._kind.__name__} itself."
+            )
         table = {name: read_feature(values, f"column {name!r}") for name, values in named_values(X).items()}
         labels = read_column(y, "the column of labels", numbers_mix=True)
         weight = read_weight(sample_weight)
-        cv = RandomCells(self.cv) if isinstance(self.cv, int) else check_cv(self.cv, read_labels(y), classifier=True)
+        if isinstance(self.cv, numbers.Integral):
+            cv = RandomCells(int(self.cv), row=template.row, col=template.col)
+        else:
+            cv = check_cv(self.cv, read_labels(y), classifier=True)
         folds = list(cv.split(table if isinstance(cv, RandomCells) else X, read_labels(y)))
         search = _Search(template, table, labels, weight, folds, self.n_jobs, self.verbose, callback)
         ranks = [template.rank] if self.rank is None else list(self.rank)
@@ -275,7 +283,11 @@ class _Search:
         wanted = [fixed | {name: value} for value in sorted(grid)]
         wanted = [params for params in wanted if params not in self.params]
         jobs = joblib.Parallel(n_jobs=self.n_jobs, prefer="threads")
-        found = jobs(joblib.delayed(self._fold)(wanted, fold) for fold in self.folds)
+        # Filters of warnings are those of all threads, so they are set here, around all of them.
+        with warnings.catch_warnings():
+            for kind in (NotConvergedWarning, UnknownIdWarning, VanishedWarning):
+                warnings.simplefilter("ignore", kind)
+            found = jobs(joblib.delayed(self._fold)(wanted, fold) for fold in self.folds)
         self.params += wanted
         self.scores += [list(scores) for scores in zip(*found, strict=True)]
         if self.verbose:
@@ -290,14 +302,14 @@ class _Search:
             parts.append((lines, self.labels.take(positions), weight))
         (X, y, weight), (X_test, y_test, weight_test) = parts
         model = clone(self.template).set_params(warm_start=True)
+        if model.unknown in ("raise", "nan"):
+            # An id may have no labels in a fold, whatever is to be done about those that have none at all.
+            model.set_params(unknown="prior")
         if joblib.effective_n_jobs(self.n_jobs) > 1:
             model.set_params(n_jobs=1)
         scores = []
         for params in wanted:
-            with warnings.catch_warnings():
-                for kind in (NotConvergedWarning, UnknownIdWarning, VanishedWarning):
-                    warnings.simplefilter("ignore", kind)
-                proba = model.set_params(**params).fit(X, y, weight).predict_proba(X_test)
+            proba = model.set_params(**params).fit(X, y, weight).predict_proba(X_test)
             # A label of the test part that the training part lacks has no probability.
             scores.append(-_held_out_loss(proba, y_test, model.classes_, weight_test))
             with self.lock:

@@ -7,6 +7,7 @@ import numpy as np
 from sklearn.model_selection import KFold
 
 from dyads.data.side import Features
+from dyads.data.tables import lines
 from dyads.datasets import digits, links, ratings, votes
 from dyads.datasets.sources import Dataset
 from dyads.datasets.synthetic import make_nominal
@@ -56,11 +57,6 @@ class Task:
         return replace(
             self, X=lines(self.X, train), y=self.y[train], X_test=lines(self.X, test), y_test=self.y[test]
         )  # fmt: skip
-
-
-def lines(columns: Columns, which: Array) -> Columns:
-    """Some lines of a table."""
-    return {name: column[which] for name, column in columns.items()}
 
 
 def divided(data: Dataset, test: Array, features: bool = False) -> Task:

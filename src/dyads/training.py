@@ -14,7 +14,7 @@ from dyads.errors import DivergenceError, InputError, unknown_name
 from dyads.model.objective import Objective
 from dyads.model.parameters import random_stream
 from dyads.model.penalty import Counts
-from dyads.solve import SAMPLER, SOLVERS, Ended, Options
+from dyads.solve import SOLVERS, Ended, Options
 from dyads.solve.sgd import RATE
 
 Array = np.ndarray[Any, Any]
@@ -86,7 +86,7 @@ def pick_solver(name: str, objective: Objective, n_dyads: int) -> str:
     if name == "auto":
         return "lbfgs" if n_dyads <= FULL_BATCH_DYADS and objective.loss.smooth else "sgd"
     if name not in SOLVERS:
-        raise unknown_name("solver", name, [*SOLVERS, SAMPLER, "auto"])
+        raise unknown_name("solver", name, [*SOLVERS, "auto"])
     if SOLVERS[name].needs_smooth and not objective.loss.smooth:
         fitting = [other for other, solver in SOLVERS.items() if not solver.needs_smooth]
         raise InputError(

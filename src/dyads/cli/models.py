@@ -4,7 +4,7 @@ import dataclasses
 import shlex
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -106,9 +106,10 @@ def fit(
         raise Usage(f"--cv is not there for --kind {kind}: expected nominal or ordinal. Choose --l2 yourself.")
     if label in (row, col):
         raise Usage(f"The column {label!r} was named for labels and for ids: expected another for each.")
-    for name in ("l2", "checkpoint") if cv else ():
+    for name in ("l2", "l2_side", *(() if rank else ("l2_bias",)), "checkpoint") if cv else ():
         if context.get_parameter_source(name).name == "COMMANDLINE":  # type: ignore[union-attr]
-            raise Usage(f"--cv chooses the penalty by itself and has no use for --{name}: expected one of them.")
+            option = name.replace("_", "-")
+            raise Usage(f"--cv chooses the penalty by itself and has no use for --{option}: expected one of them.")
     estimator = getattr(estimators, KINDS[kind])
     table, ids = _read(data, row, col, [label, weight, relation, *(feature or [])])
     row, col = ids[:2]
@@ -182,7 +183,7 @@ def predict(
         raise Usage("--give median and mean need ordered labels: the model's have none. Expected proba, label or mode.")
     wanted = give or (list(Given) if ordered else [Given.proba, Given.label])  # type: ignore[attr-defined]
     features = new_features(model, row_features, col_features)
-    batches = read_batches(data, _id_types(model), model.columns_)
+    batches = read_batches(data, _types(model), model.columns_)
     kept = _names(model)
     taken = {*Given, *(f"p_{label}" for label in model.classes_)} & set(kept)
     if taken:
@@ -466,7 +467,7 @@ def read_labelled(model: Any, data: str, label: str, weight: str | None) -> tupl
 
     from dyads.data.files import read_table
 
-    types = _id_types(model) | ({label: pa.string()} if model.classes_.dtype.kind == "U" else {})
+    types = _types(model) | ({label: pa.string()} if model.classes_.dtype.kind == "U" else {})
     table = read_table(data, lambda names: types)
     check_columns(data, table.column_names, [*model.columns_, label, *([weight] if weight else [])])
     return table.select(model.columns_), table[label], _weights(table, weight)
@@ -480,25 +481,37 @@ def _id_types(model: Any) -> dict[str, Any]:
     return {vocabulary.name: vocabulary.ids.type for vocabulary in model.fitted_.vocabularies}
 
 
-def _features(path: str, ids: str, kind: Any = None) -> Any:
-    """A table of features, keyed by the column that is called as the ids are, or by its first."""
+def _types(model: Any) -> dict[str, Any]:
+    """The types of the columns of pairs that the model knows: those of ids and of features of pairs."""
+    encoder = model.fitted_.dyad_encoder
+    return ({} if encoder is None else encoder.types) | _id_types(model)
+
+
+def _features(path: str, ids: str, kind: Any = None, types: Mapping[str, Any] | None = None) -> Any:
+    """A table of features, keyed by the column that is called as the ids are, or by its first.
+
+    `kind` is the type of the ids, and `types` are those of features that a model knows.
+    """
     from dyads.data.files import read_table
     from dyads.data.side import Features
 
     def key(names: list[str]) -> str:
         return ids if ids in names else names[0]
 
-    table = read_table(path, lambda names: {key(names): kind})
+    table = read_table(path, lambda names: {**(types or {}), key(names): kind})
     return Features(table, key(table.column_names))
 
 
 def new_features(model: Any, row_features: str | None, col_features: str | None) -> dict[str, Any]:
     """Tables of features for a method that predicts."""
-    (row, row_type), (col, col_type) = list(_id_types(model).items())[:2]
-    return {
-        "row_features": None if row_features is None else _features(row_features, row, row_type),
-        "col_features": None if col_features is None else _features(col_features, col, col_type),
-    }
+    found = {}
+    for side, path, (ids, kind) in zip(
+        ("row", "col"), (row_features, col_features), _id_types(model).items(), strict=False
+    ):
+        encoder = getattr(model.fitted_, f"{side}s").encoder
+        types = {} if encoder is None else encoder.types
+        found[f"{side}_features"] = None if path is None else _features(path, ids, kind, types)
+    return found
 
 
 def _column(path: str, vocabulary: Any) -> Any:

@@ -110,10 +110,8 @@ def reproduce(
         raise console.Usage(f"There is no experiment {name!r}: expected one of {', '.join(experiment.names())}.")
     chosen = [experiment.read(each) for each in (experiment.names() if name is None else [name])]
     ready = [_with_data(each.shortened() if quick else each) for each in chosen]
-    for each in ready:
-        if each.cases:
-            _reproduce(each, quick, posterior, output)
-    if not all(each.cases for each in ready):
+    done = [bool(each.cases) and _reproduce(each, quick, posterior, output) for each in ready]
+    if not all(done):
         raise typer.Exit(1)
 
 
@@ -132,22 +130,32 @@ def _with_data(chosen: "Experiment") -> "Experiment":
     return replace(chosen, cases=cases)
 
 
-def _reproduce(short: "Experiment", quick: bool, posterior: bool, output: Path) -> None:
+def _reproduce(short: "Experiment", quick: bool, posterior: bool, output: Path) -> bool:
+    """Run an experiment and write its results, unless that would lose earlier ones; returns whether it did."""
     from dyads import experiment
 
     if posterior and not any(method.posterior for method in short.methods):
         console.say(f"{short.name}: nothing samples the posterior there.")
-        return
+        return True
     kind, folder = ("posterior" if posterior else "point"), output / "quick" if quick else output
+    before = {} if quick else experiment.read_results(short, folder)
+    lost = {one["case"] for one in before.get(kind, {"records": []})["records"]} - {case.name for case in short.cases}
+    if lost:
+        console.say(
+            f"{short.name} is not run: {folder} has its figures of {', '.join(sorted(lost))}, which would be lost. Get "
+            "the data of these, or name another folder by --output."
+        )
+        return False
     with console.bar(short.name) as move:
         found = experiment.run(
             short, posterior=posterior, progress=lambda done, total: move(done, total, f"{done}/{total}")
         )
-    results = ({} if quick else experiment.read_results(short, folder)) | {kind: found}
+    results = before | {kind: found}
     path = experiment.write(short, {each: results[each] for each in ("point", "posterior") if each in results}, folder)
     header, body = experiment.table(short, results)
     console.show(dict(zip(header, zip(*body, strict=True), strict=True)), short.title)
     console.say(f"Written to {path}, after {found['seconds']:.0f} s.")
+    return True
 
 
 def _find(name: str) -> Path:

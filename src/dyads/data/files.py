@@ -55,8 +55,9 @@ def format_of(path: str) -> str:
 def read_table(path: str, types: Callable[[list[str]], Types] = lambda names: {}) -> pa.Table:
     """Read a whole file.
 
-    `types` is asked, with the names of all columns, which of them hold ids, and of what type: None is that of integers
-    where all values of the column are plainly integers, and of text else. Types of Parquet and Arrow are their own.
+    `types` is asked, with the names of all columns, for those whose type is known, such as ids: None is that of
+    integers where all values of the column are plainly integers, and of text else. Types of Parquet and Arrow are their
+    own.
     """
     with _reading(path):
         if format_of(path) in DELIMITERS:
@@ -79,12 +80,11 @@ def read_table(path: str, types: Callable[[list[str]], Types] = lambda names: {}
 
 
 def read_batches(path: str, types: Types, columns: Sequence[str]) -> "Batches":
-    """Read `columns` of a file in batches, of which one at a time is in memory; `types` are those of columns of ids."""
+    """Read `columns` of a file in batches, of which one at a time is in memory; `types` as of `read_table`."""
     with _reading(path):
         if format_of(path) not in DELIMITERS:
-            stored = _stored(path)
-            check_columns(path, stored.schema.names, columns)
-            return Batches(path, stored, {})
+            check_columns(path, _stored(path).schema.names, columns)
+            return Batches(path, _stored(path, columns), {})
         if path != STANDARD:
             first = csv.open_csv(path, parse_options=_parsing(path))
             check_columns(path, _checked(path, first.schema.names), columns)
@@ -112,7 +112,7 @@ def _checked(path: str, names: Sequence[str]) -> list[str]:
 
 
 class Batches:
-    """The batches of a file, in which columns of ids have the types asked for."""
+    """The batches of a file, in which columns have the types asked for."""
 
     def __init__(self, path: str, source: Any, types: Types) -> None:
         self._path, self._source, self._types = path, source, types
@@ -181,11 +181,14 @@ def _open(kind: str, file: Any, schema: pa.Schema) -> Any:
     return csv.CSVWriter(file, schema, write_options=options)
 
 
-def _stored(path: str) -> Any:
-    """The batches of a Parquet or Arrow file, with a schema."""
+def _stored(path: str, columns: Sequence[str] | None = None) -> Any:
+    """The batches of a Parquet or Arrow file, with a schema; of Parquet only `columns`, if given, are read."""
     if format_of(path) == "parquet":
         file = pq.ParquetFile(path)
-        return pa.RecordBatchReader.from_batches(file.schema_arrow, file.iter_batches())
+        schema = (
+            file.schema_arrow if columns is None else pa.schema([file.schema_arrow.field(name) for name in columns])
+        )
+        return pa.RecordBatchReader.from_batches(schema, file.iter_batches(columns=columns))
     file = ipc.open_file(path)
     return pa.RecordBatchReader.from_batches(file.schema, (file.get_batch(i) for i in range(file.num_record_batches)))
 
@@ -205,7 +208,7 @@ def _converting(types: Types, columns: Sequence[str] | None = None) -> Any:
 
 
 def _with(table: pa.Table, types: Types) -> pa.Table:
-    """The table, whose columns of ids were read as text, with these in their types."""
+    """The table, some of whose columns were read as text, with these in their types."""
     for place, name in enumerate(table.column_names):
         if name in types:
             table = table.set_column(place, name, _as_type(table[name], types[name], name))
@@ -238,8 +241,7 @@ def _as_type(column: Any, kind: pa.DataType | None, name: str) -> Any:
         return column.cast(kind)
     except pa.ArrowInvalid as error:
         raise InputError(
-            f"Column {name!r} cannot be read as {kind}, the type of the model's ids ({error}): write ids as they were "
-            "written for the fit."
+            f"Column {name!r} cannot be read as {kind}, which it was for the model ({error}): write it as for the fit."
         ) from error
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from dyads.data.labels import to_numpy
 from dyads.data.tables import named_values, read_column
 from dyads.data.vocabulary import Vocabulary
-from dyads.errors import InputError, unknown_name
+from dyads.errors import DtypeError, InputError, unknown_name
 
 Array = np.ndarray[Any, Any]
 
@@ -139,6 +139,11 @@ def _edges(G: Any) -> tuple[Array, Array, Array]:
         column = None
     ends = [read_column(end, "the column of nodes") for end in edges]
     if column is None:
+        if ends[0].type != ends[1].type and all(map(len, ends)):
+            raise DtypeError(
+                f"The columns of the edge list hold {ends[0].type} and {ends[1].type}: expected nodes of one kind. "
+                "Convert one of them."
+            )
         column = pa.concat_arrays(ends)
     nodes, _ = Vocabulary.of(column, "node")
     source, target = (nodes.encode(end).astype(np.int64) for end in ends)

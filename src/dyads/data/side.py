@@ -247,6 +247,12 @@ class Encoder:
     id: str | None = None
     absent: str = "raise"
 
+    @property
+    def types(self) -> dict[str, pa.DataType]:
+        """The types of columns of numbers and of text, which a part of a file may not tell apart."""
+        kinds = {"numbers": pa.float64(), "text": pa.string()}
+        return {column.name: kinds[column.kind] for column in self.columns if column.kind in kinds}
+
     @classmethod
     def learn(cls, features: Features, known: pa.Array) -> "Encoder":
         """Learn from the lines whose id is in `known`, the ids seen in training."""

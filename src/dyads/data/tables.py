@@ -71,6 +71,11 @@ def named_arrays(table: Any) -> dict[str, np.ndarray[Any, Any]]:
     return {name: np.asarray(column) for name, column in named_values(table).items()}
 
 
+def lines(columns: dict[str, np.ndarray[Any, Any]], which: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    """Some lines of a table of NumPy arrays: positions, or a mask (n,)."""
+    return {name: column[which] for name, column in columns.items()}
+
+
 def without_column(table: Any, name: str) -> Any:
     """A pandas or polars table without one of its columns, in its own type."""
     frame = None if isinstance(table, pa.Table | pa.RecordBatch) else nw.from_native(table, pass_through=True)

@@ -110,28 +110,9 @@ class Host:
         blocks, first = layout.effective(theta, side), layout.first_scores(theta, side)
         gradient = np.zeros_like(theta)
         out = layout.blocks(gradient)
-        tasks = grouped.row_tasks
-        shared = np.zeros((len(tasks), *blocks.shared.shape), theta.dtype)
         keeping = side.dyad is not None or self._store_bytes(theta.dtype) <= STORED_GRADIENT_BYTES
         kept = np.empty((len(dyads) if keeping else 0, self.objective.structure.n_labels), theta.dtype)
         weight = _weight(dyads, theta.dtype)
-
-        def rows(task: int) -> float:
-            return row_pass(  # type: ignore[no-any-return]
-                *specs,
-                *blocks,
-                grouped.by_row.start,
-                dyads.col,
-                dyads.label,
-                dyads.relation,
-                weight,
-                first,
-                *tasks[task],
-                kept,
-                *_scratch(specs[0], theta),
-                out.row,
-                shared[task],
-            )
 
         def cols(bounds: tuple[int, int]) -> None:
             col_pass(
@@ -150,14 +131,50 @@ class Host:
                 out.col,
             )
 
-        value = sum(self.threads.map(rows, range(len(tasks))))
+        value = self._by_row(blocks, first, kept, out)
         self.threads.map(cols, grouped.col_tasks)
-        out.shared[:] = shared.sum(axis=0)
         layout.pull_side(out, kept, side, gradient)
         value += self.objective.add_penalty(theta, gradient)
         if self.objective.free is not None:
             gradient[~self.objective.free] = 0
         return value, gradient
+
+    def score_gradients(self, theta: Array) -> tuple[Dyads, Array]:
+        """The bound dyads in the order of rows, and the derivatives of their losses by their scores (n, n_labels)."""
+        layout, dyads = self.objective.layout, self._orders.by_owner.dyads
+        side = _side_at(dyads.side, theta.dtype)
+        kept = np.empty((len(dyads), self.objective.structure.n_labels), theta.dtype)
+        blocks, first = layout.effective(theta, side), layout.first_scores(theta, side)
+        self._by_row(blocks, first, kept, layout.blocks(np.zeros_like(theta)))
+        return dyads, kept
+
+    def _by_row(self, blocks: Blocks, first: Array | None, kept: Array, out: Blocks) -> float:
+        """Sum the loss, pull it into the rows' and the shared blocks of `out`, and keep d loss / d score in `kept`."""
+        grouped, dtype = self._orders.by_owner, blocks.row.dtype
+        dyads, specs, tasks = grouped.dyads, self._specs(dtype), grouped.row_tasks
+        shared = np.zeros((len(tasks), *blocks.shared.shape), dtype)
+        weight = _weight(dyads, dtype)
+
+        def rows(task: int) -> float:
+            return row_pass(  # type: ignore[no-any-return]
+                *specs,
+                *blocks,
+                grouped.by_row.start,
+                dyads.col,
+                dyads.label,
+                dyads.relation,
+                weight,
+                first,
+                *tasks[task],
+                kept,
+                *_scratch(specs[0], blocks.row),
+                out.row,
+                shared[task],
+            )
+
+        value = sum(self.threads.map(rows, range(len(tasks))))
+        out.shared[:] = shared.sum(axis=0)
+        return value
 
     def resumed_state(self, theta: Array) -> Array:
         """A state of SGD for parameters that were found by other means: sums as if all dyads had been visited once."""

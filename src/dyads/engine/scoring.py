@@ -91,11 +91,12 @@ def top_pass(  # type: ignore[no-untyped-def]
             if skip[place]:
                 continue
             c = cols[place]
-            n_draws = spread_a.shape[0] if new_row[r] or new_col[c] else 1
+            new = new_row[r] or new_col[c]
+            n_draws = spread_a.shape[0] if new else 1
             value = 0.0
             for m in range(n_draws):
                 s[:] = 0
-                if n_draws == 1:
+                if not new:
                     score(structure, x, B[c], H[relation], s)
                 else:
                     vary(x, new_row[r], spread_a[m], a)
@@ -132,8 +133,10 @@ def scores(
     if the model knows such. Several models are averaged in the same way.
     """
     if fitted.members:
-        each = [link(scores(one, row, col, relation, features=features, n_jobs=n_jobs)) for one in fitted.every]
-        return log_proba(np.mean(each, axis=0))
+        total = np.zeros((len(row), fitted.structure.n_labels))
+        for one in fitted.every:
+            total += link(scores(one, row, col, relation, features=features, n_jobs=n_jobs))
+        return log_proba(total / len(fitted.every))
     out = fitted.layout.first_scores(fitted.theta, Side(dyad=features))
     out = np.zeros((len(row), fitted.structure.n_labels)) if out is None else out.astype(np.float64, copy=False)
     row, col = (np.ascontiguousarray(codes, dtype=np.int64) for codes in (row, col))

@@ -131,7 +131,7 @@ class Fitted:
     strangeness: Array | None = None
     members: "tuple[Fitted, ...]" = ()
 
-    @property
+    @cached_property
     def every(self) -> "list[Fitted]":
         """The models whose probabilities are averaged, each by itself."""
         return [replace(self, members=()), *self.members]

@@ -38,9 +38,9 @@ class L2:
 
     where n is the sum of the weights of an entity's dyads and q = 0 ("none"), -1/2 ("inverse_sqrt": larger for
     rarely seen entities, section 4.2) or 1 ("count": the same decay at every observation). Relations are entities too;
-    what a single one shares is penalised by q = 1, or it would outgrow its penalty with more data. The label bias has
-    strength zero. With one id set the columns' part is left out, and n counts both roles. Side weights w add
-    1/2 side_strength |w|^2, so that own blocks have the prior mean x W.
+    what a single one shares is penalised by q = 1, or it would outgrow its penalty with more data. The label bias of a
+    single relation has strength zero. With one id set the columns' part is left out, and n counts both roles. Side
+    weights w add 1/2 side_strength |w|^2, so that own blocks have the prior mean x W.
 
     Attributes
     ----------
