@@ -4,6 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 import sklearn
+from sklearn.base import clone
 from sklearn.compose import make_column_transformer
 from sklearn.model_selection import GridSearchCV, RandomizedSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -51,13 +52,16 @@ def test_searches_and_pipelines_take_tables():
 
 
 def test_weights_are_routed():
+    heavy = np.where(Y == "yes", 500.0, 1.0)
     with sklearn.config_context(enable_metadata_routing=True):
-        model = (
-            LFLClassifier(rank=1, max_iter=20).set_fit_request(sample_weight=True).set_score_request(sample_weight=True)
-        )
-        search = GridSearchCV(model, {"l2": [1.0, 10.0]}, cv=split.RandomCells(2))
-        heavy = np.where(Y == "yes", 500.0, 1.0)
-        assert (search.fit(X, Y, sample_weight=heavy).predict(X) == "yes").mean() > 0.9
+        model = LFLClassifier(rank=1, max_iter=20, random_state=0)
+        model.set_fit_request(sample_weight=True).set_score_request(sample_weight=True)
+        search = GridSearchCV(model, {"l2": [1.0, 10.0]}, cv=split.RandomCells(2)).fit(X, Y, sample_weight=heavy)
+    routed, best = search.predict_proba(X), search.best_estimator_
+    weighted, plain = (clone(best).fit(X, Y, sample_weight=weight).predict_proba(X) for weight in (heavy, None))
+    np.testing.assert_array_equal(routed, weighted)
+    assert np.abs(routed - plain).max() > 0.1, "a fit without the weights is another"
+    assert search.best_score_ > 0.9 > best.score(X, Y), "nor do the scores count each label once"
 
 
 def test_pages_show_estimators_shortly():
