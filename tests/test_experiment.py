@@ -107,9 +107,10 @@ def test_penalties_are_chosen_on_training_dyads_alone(monkeypatch):
     Spy.fitted.clear()
     method = experiment.Method("spy", "Spy", grid={"penalty": [1.0, 2.0, 4.0]})
     description = experiment.Experiment(
-        "x", "X", "", "made up", [experiment.Case()], [method], ["log-loss"], 2, "log-loss"
+        "x", "X", "", "made up", [experiment.Case()], [method], ["log-loss"], 2, "log-loss", first_seed=5
     )
     results = experiment.run(description, workers=1)
+    assert [one["seed"] for one in results["records"]] == [5, 6]
     assert [one["chosen"] for one in results["records"]] == [{"penalty": 2.0}] * 2
     assert all(seen <= set(train.tolist()) for seen in Spy.fitted)
     assert sorted(len(seen) for seen in Spy.fitted) == [60] * 18 + [90] * 2

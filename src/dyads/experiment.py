@@ -112,6 +112,7 @@ class Experiment:
     figures : keys of `METRICS`, the first being the one that was published
     choose_by : key of `METRICS` by which penalties are chosen; needed where a method has a grid
     seeds : how many splits, starts or data sets
+    first_seed : of these; above 0 where choices of the experiment itself were made on the seeds before it
     search_on : most training dyads that the choice of penalties looks at; None is all
     serial : whether fits run one after the other with all cores, because times are reported
     picture : key of `PICTURES`, and the name of the method it shows; or empty
@@ -127,6 +128,7 @@ class Experiment:
     figures: list[str]
     seeds: int
     choose_by: str = ""
+    first_seed: int = 0
     search_on: int | None = None
     serial: bool = False
     notes: str = ""
@@ -294,9 +296,10 @@ def run(
     methods = [method for method in experiment.methods if method.posterior == posterior]
     if workers is None:
         workers = 1 if experiment.serial else max(1, joblib.cpu_count())
+    seeds = range(experiment.first_seed, experiment.first_seed + experiment.seeds)
     jobs = [
         (case, seed, method)
-        for case, seed, method in itertools.product(experiment.cases, range(experiment.seeds), methods)
+        for case, seed, method in itertools.product(experiment.cases, seeds, methods)
         if not method.cases or case.name in method.cases
     ]
     began = time.perf_counter()
@@ -465,10 +468,11 @@ def markdown(experiment: Experiment, results: dict[str, Any]) -> str:
         option = " --posterior" if kind == "posterior" else ""
         versions = ", ".join(f"{name} {number}" for name, number in part["versions"].items())
         at_once = "one at a time" if part["at once"] == 1 else f"{part['at once']} at once"
+        seeds = [one["seed"] for one in part["records"]]
         lines.append(
             f"Made by `dyads reproduce {experiment.name}{option}` in {part['seconds'] / 60:.1f} minutes on "
-            f"{part['cores']} cores, fits {at_once}; mean ± standard deviation over {experiment.seeds} seeds; "
-            f"{versions}."
+            f"{part['cores']} cores, fits {at_once}; mean ± standard deviation over the seeds {min(seeds)} "
+            f"to {max(seeds)}; {versions}."
         )
     return "\n".join(lines) + "\n"
 
