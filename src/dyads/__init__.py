@@ -24,6 +24,8 @@ _HOME = {
     "Absolute": "dyads.model.loss",
     "metrics": "dyads.metrics",
     "errors": "dyads.errors",
+    "baselines": "dyads.baselines",
+    "linkscores": "dyads.linkscores",
 }
 
 __all__ = [*_HOME, "__version__"]
@@ -34,7 +36,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'dyads' has no attribute {name!r}")
     home = import_module(_HOME[name])
-    return home if name in ("metrics", "errors", "split", "propensity", "report") else getattr(home, name)
+    return home if _HOME[name].endswith(f".{name}") else getattr(home, name)
 
 
 def __dir__() -> list[str]:

@@ -77,4 +77,4 @@ def draw(demo: Demo, path: Path) -> None:
     plot_reliability(left, demo.held_out.y, demo.proba, demo.held_out.classes)
     plot_training_curve(right, demo.model.trace_)
     with replacing(path) as file:
-        figure.savefig(file, dpi=120, format="png")
+        figure.savefig(file, dpi=120, format=path.suffix[1:])

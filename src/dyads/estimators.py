@@ -96,7 +96,7 @@ class LFLClassifier(_Nominal):
         200), of which the first, before it has settled, are dropped.
     tol : float, default None
         Stop when an iteration lowers the objective by less than this share of it (L-BFGS and Newton 1e-6 if None),
-        or three epochs in a row do (SGD 1e-3 if None).
+        or three epochs in a row do, and three more at a lower rate (SGD 1e-3 if None).
     learning_rate : float, default None
         AdaGrad's rate; None is a rule that needs no tuning. The others have none.
     n_init : int, default 1
@@ -107,7 +107,7 @@ class LFLClassifier(_Nominal):
     n_chains : int, default 1
         Chains of "gibbs", from other point estimates; several can tell of several modes.
     draw_memory : float, default 256
-        Mebibytes the kept draws of "gibbs" may take; they are thinned to fit.
+        Mebibytes the kept draws of "gibbs" may take; they are thinned to fit, and to 512 (but two of each chain stay).
     early_stopping : bool, default False
         Hold out `validation_fraction` of the dyads, stop when their loss has not fallen for three iterations, and keep
         the best iterate. The held-out dyads are not trained on: with a good `l2` this costs accuracy. Of "gibbs" it is

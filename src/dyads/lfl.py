@@ -468,7 +468,8 @@ class LFL(Predictor):
         """A new fitted model that knows new rows and columns by their labels; everything else stays as it is.
 
         The block of each new id is the optimum given all others, by Newton's method: for the log loss the problem is
-        convex. No prediction for other ids changes, and this model itself does not.
+        convex. (In each draw of a posterior it is drawn given the others.) No prediction for other ids changes, and
+        this model itself does not.
 
         Parameters
         ----------

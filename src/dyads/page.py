@@ -1,4 +1,4 @@
-"""The report of a model: one self-contained HTML page, in which every pair can be looked up."""
+"""The report of a model: one self-contained HTML page, in which pairs can be looked up."""
 
 import base64
 import html

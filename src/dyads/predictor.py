@@ -255,7 +255,9 @@ class Predictor(ClassifierMixin, BaseEstimator):
         A tidy table, of the kind X has (an Arrow table if that is no dataframe), with the columns dyad (its place in
         X), label, part and value. The parts are "label bias", "row bias", "column bias", "latent" (all products of
         latent weights) and one of every feature that is not zero, such as "row: age" or "col: genre=Drama". Ids without
-        labels have a part "unknown", what averaging over those seen adds; so have unknown ids under "mean" and "nan".
+        labels have a part "unknown", what averaging over those seen adds, and where nothing is known of them one of the
+        features of an average id. So have unknown ids under "mean" and "nan", for which `log_odds` does other things.
+        Averaged models and draws have a part "averaging".
         """
         fitted, codes, features = self._look_up(X, row_features, col_features)
         self._unknown_message([column < 0 for column in codes])
@@ -329,7 +331,8 @@ class Predictor(ClassifierMixin, BaseEstimator):
 
         By expected information gain: `value` is what the label is expected to tell, in nats, about what kind of row it
         is. For a row without labels that is exact with respect to the rows seen; what others may be is taken to
-        narrow with the number of their labels. The parameters are those of `recommend`.
+        narrow with the number of their labels, or is what the draws of a posterior have. The parameters are those
+        of `recommend`.
         """
         fitted, codes, row_ids, chosen = self._offered([row], n, candidates, row_features, col_features)
         kind = self._relation_code(relation)

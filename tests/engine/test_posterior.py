@@ -38,6 +38,9 @@ CASES = {
     "stereotype": (Stereotype(3, 3, 1, False, 2, 1), {}),
     "spectral, self-links": (Diagonal(2, 0, 1, True, 2), {}),
     "relations": (Diagonal(2, 0, 1, False, 1), {"n_relations": 2}),
+    "spectral relations, self-links": (Diagonal(2, 0, 1, True, 1), {"n_relations": 2}),
+    "mixture of relations": (Stereotype(2, 0, 1, False, 2, 1), {"n_relations": 2}),
+    "symmetric mixture, self-links": (Stereotype(2, 0, 1, True, 2, 1), {"n_relations": 2}),
     "directed, self-links": (Directed(2, 0, 2, True, 1), {}),
 }
 
