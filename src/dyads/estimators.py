@@ -8,12 +8,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from dyads import artifact
 from dyads.data.labels import numeric_values, read_labels, to_numpy, values_of
-from dyads.data.observations import Observations, check_undirected
+from dyads.data.observations import Observations
 from dyads.errors import InputError
 from dyads.lfl import LFL
 from dyads.metrics import mean_absolute_error
 from dyads.model.loss import LOSSES
-from dyads.model.structure import STRUCTURES
 from dyads.predictor import SAVED
 
 Array = np.ndarray[Any, Any]
@@ -196,10 +195,6 @@ class LFLLink(_Nominal):
 
     _structures = ("symmetric", "spectral", "directed")
 
-    def _check_observed(self, observed: Observations) -> None:
-        if self._structure != "directed":
-            check_undirected(observed)
-
 
 class LFLRelational(_Nominal):
     """Many relations: X has a row id, a column id and a relation; labels are two, usually 0 and 1.
@@ -217,8 +212,6 @@ class LFLRelational(_Nominal):
     _structures = ("relational", "mixture", "spectral", "symmetric_mixture")
 
     def _check_observed(self, observed: Observations) -> None:
-        if STRUCTURES[self._structure][1]:
-            check_undirected(observed)
         if len(observed.classes) != 2:
             raise InputError(
                 f"LFLRelational got {len(observed.classes)} labels: expected two, such as 0 and 1, per relation."

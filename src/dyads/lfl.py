@@ -29,6 +29,7 @@ from dyads.data.labels import numeric_values
 from dyads.data.observations import (
     Observations,
     SideTables,
+    check_undirected,
     read_more,
     read_observations,
 )
@@ -44,7 +45,7 @@ from dyads.model.loss import LOSSES, Loss
 from dyads.model.objective import Objective
 from dyads.model.parameters import Layout, label_log_odds
 from dyads.model.penalty import L2, Counts
-from dyads.model.structure import STRUCTURES, Stereotype, build
+from dyads.model.structure import STRUCTURES, Stereotype, build, is_undirected
 from dyads.predictor import Predictor
 from dyads.sampling import learn
 from dyads.solve import SAMPLER, Options
@@ -281,9 +282,11 @@ class LFL(Predictor):
 
     def _read(self, X: Any, y: Any, sample_weight: Any, seen: Any = None, classes: Any = None) -> Observations:
         y = self._checked(y)
-        _, one_set = STRUCTURES[self._structure]
+        kind, one_set = STRUCTURES[self._structure]
         side = SideTables(_features(self.row_features), _features(self.col_features), bool(self.implicit), seen)
         observed = read_observations(X, y, sample_weight, self._id_columns, one_set=one_set, side=side, classes=classes)
+        if is_undirected(kind, one_set):
+            check_undirected(observed)
         self._check_observed(observed)
         return observed
 

@@ -29,7 +29,7 @@ from dyads.explain import explain
 from dyads.metrics import accuracy
 from dyads.model.fitted import Fitted
 from dyads.model.loss import LOSSES, least_cost, link, mode
-from dyads.model.structure import Directed
+from dyads.model.structure import is_undirected
 from dyads.recommend import ask, recommend, thompson
 from dyads.uncertainty import interval, sample_proba
 
@@ -386,7 +386,7 @@ class Predictor(ClassifierMixin, BaseEstimator):
             mine = rest[0] == kind if rest else np.ones(len(row), np.bool_)
             row, col = row[mine], col[mine]
         if fitted.structure.one_set:
-            if not isinstance(fitted.structure, Directed):
+            if is_undirected(type(fitted.structure), fitted.structure.one_set):
                 row, col = np.concatenate([row, col]), np.concatenate([col, row])
             row, col = np.concatenate([row, codes]), np.concatenate([col, codes])
         return row, col

@@ -552,6 +552,12 @@ STRUCTURES: dict[str, tuple[Any, bool]] = {
 }
 """Names users give: the kind of structure, and whether rows and columns are of one id set."""
 
+
+def is_undirected(kind: Any, one_set: bool) -> bool:
+    """Whether (i, j) and (j, i) are one pair: nodes of one set have the same weights in both roles."""
+    return one_set and kind is not Directed
+
+
 COMPOSED = (
     free_labels, latent_start, score, pull_row, pull_col, pull_shared, _pull_bias, _basis,
     label_weights, shared_label_weights, partner_row, partner_col, partner_shared, _own_label, _one_each, _same_place,
