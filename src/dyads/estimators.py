@@ -212,6 +212,7 @@ class LFLRelational(_Nominal):
     _structures = ("relational", "mixture", "spectral", "symmetric_mixture")
 
     def _check_observed(self, observed: Observations) -> None:
+        super()._check_observed(observed)
         if len(observed.classes) != 2:
             raise InputError(
                 f"LFLRelational got {len(observed.classes)} labels: expected two, such as 0 and 1, per relation."

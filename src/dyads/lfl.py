@@ -282,16 +282,16 @@ class LFL(Predictor):
 
     def _read(self, X: Any, y: Any, sample_weight: Any, seen: Any = None, classes: Any = None) -> Observations:
         y = self._checked(y)
-        kind, one_set = STRUCTURES[self._structure]
+        _, one_set = STRUCTURES[self._structure]
         side = SideTables(_features(self.row_features), _features(self.col_features), bool(self.implicit), seen)
         observed = read_observations(X, y, sample_weight, self._id_columns, one_set=one_set, side=side, classes=classes)
-        if is_undirected(kind, one_set):
-            check_undirected(observed)
         self._check_observed(observed)
         return observed
 
     def _check_observed(self, observed: Observations) -> None:
         """Refuse what an estimator cannot learn from."""
+        if is_undirected(*STRUCTURES[self._structure]):
+            check_undirected(observed)
 
     @property
     def _id_columns(self) -> tuple[Any, ...]:
