@@ -21,20 +21,22 @@ from dyads.errors import NotConvergedWarning, UnknownIdWarning
 from dyads.model import prior
 
 
+def u3():
+    return {"u3": tuple(columns(part) for part in ratings.movielens_100k("u3"))}
+
+
 def ranks():
     """ML-100K u3, ids only, rank 5 to 40: too large a rank does little harm."""
-    split = tuple(columns(part) for part in ratings.movielens_100k("u3"))
     ours = {rank: lambda rank=rank: LFLOrdinal(rank, solver="gibbs", random_state=0) for rank in (5, 10, 20, 40)}
-    found = rated({"u3": split}, ours, {})
+    found = rated(u3(), ours, {})
     losses = [figures["log-loss"] for figures in found.values()]
     return found | {"rise from best to largest": round(losses[-1] - min(losses), 4), "at most": 0.01}
 
 
 def point_estimates():
     """ML-100K u3, ids only, rank 10: what minimising the objective with default penalties gives, and takes."""
-    split = tuple(columns(part) for part in ratings.movielens_100k("u3"))
     ours = {name: lambda name=name: LFLOrdinal(10, solver=name, random_state=0) for name in ("lbfgs", "sgd", "newton")}
-    return rated({"u3": split}, ours, {})
+    return rated(u3(), ours, {})
 
 
 def coverage():
