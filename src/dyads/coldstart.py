@@ -17,9 +17,9 @@ from dyads.model.calibrator import log_proba
 from dyads.model.fitted import Entities, Fitted
 from dyads.model.loss import link
 from dyads.model.objective import Objective
-from dyads.model.parameters import random_stream
 from dyads.model.penalty import L2, Counts
 from dyads.model.prior import Learnt
+from dyads.model.streams import FIXED_SEED, Stream, random_stream
 
 Array = np.ndarray[Any, Any]
 
@@ -95,7 +95,7 @@ def with_draws(untrained: Fitted, draws: list[tuple[Array, tuple[Learnt, ...]]])
     n_lines = 2 * max(1, round(N_DRAWS / max(1, len(draws)) / 2))
     models = []
     for number, (theta, priors) in enumerate(draws):
-        rng = random_stream(1, number)
+        rng = random_stream(FIXED_SEED, Stream.PRIOR_DRAWS, number)
         noise = tuple(rng.standard_normal((n_lines, len(prior.mean))) for prior in priors)
         models.append(untrained.drawn(theta, priors, noise))
     return models
@@ -108,7 +108,7 @@ def with_more(fitted: Fitted, old: Fitted, dyads: Dyads, n_jobs: int | None) -> 
     counts.
     """
     new = with_spread(fitted, dyads, n_jobs)
-    fresh = random_stream(1, int(fitted.relation_counts.sum())).random(N_DRAWS) < (
+    fresh = random_stream(FIXED_SEED, Stream.SPREAD_UPDATE, int(fitted.relation_counts.sum())).random(N_DRAWS) < (
         dyads.total_weight / fitted.relation_counts.sum()
     )
     # The two lines of a dyad are in mirrored places; with one id set so are those of its two orders.
@@ -129,7 +129,7 @@ def _spreads(fitted: Fitted, dyads: Dyads) -> tuple[Array, Array]:
     A systematic sample along the direction in which both blocks together differ most, recentred.
     """
     blocks, n_pool = fitted.layout.blocks(fitted.theta), min(len(dyads), 16 * N_DRAWS)
-    pool = random_stream(0).choice(len(dyads), n_pool, replace=False)
+    pool = random_stream(FIXED_SEED, Stream.SPREAD).choice(len(dyads), n_pool, replace=False)
     weight = np.ones(n_pool) if dyads.weight is None else dyads.weight[pool]
     row = blocks.row[dyads.row[pool]].astype(np.float64) - fitted.rows.average
     col = blocks.col[dyads.col[pool]].astype(np.float64) - fitted.cols.average
@@ -241,10 +241,10 @@ def fold_in(fitted: Fitted, dyads: Dyads, rows: Codes, cols: Codes, n_jobs: int 
     bound = replace(dyads, side=fitted.side._replace(dyad=dyads.side.dyad))
     solution, theta = fitted.theta.astype(np.float64), fitted.theta.copy()
     with Host(objective, bound, n_jobs) as problem:
-        centre, precision, rng = (fitted.rows.centre, fitted.cols.centre), None, None
+        centre, precision = (fitted.rows.centre, fitted.cols.centre), None
         if fitted.rows.precision is not None and fitted.cols.precision is not None:
-            precision, rng = (fitted.rows.precision, fitted.cols.precision), random_stream(2, number)
-        if not problem.solve_for(solution, rows, cols, centre, precision, rng):
+            precision = fitted.rows.precision, fitted.cols.precision
+        if not problem.solve_for(solution, rows, cols, centre, precision, number):
             warnings.warn(
                 "Rows and columns that were folded in together still move.", NotConvergedWarning, stacklevel=3
             )

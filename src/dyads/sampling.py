@@ -18,7 +18,7 @@ from dyads.engine.posterior import Posterior, State
 from dyads.errors import InputError
 from dyads.metrics import effective_sample_size, r_hat
 from dyads.model.objective import Objective
-from dyads.model.parameters import random_stream
+from dyads.model.streams import Stream, SweepNoise, random_stream
 from dyads.solve import SAMPLER, Ended, Options
 from dyads.solve.gibbs import SWEEPS, Chain, most_draws, settled_after
 from dyads.training import Callback, Progress, Training, train
@@ -100,7 +100,7 @@ def learn(
     _check(objective, checkpoint, validation_fraction)
     kept, held = dyads, None
     if validation_fraction is not None:
-        kept, held = dyads.hold_out(validation_fraction, random_stream(options.seed, 0))
+        kept, held = dyads.hold_out(validation_fraction, random_stream(options.seed, Stream.HOLD_OUT))
     fingerprint = _fingerprint(objective, kept, n_chains, values)
     chains, seed = _resumed(checkpoint, fingerprint, options.seed)
     n_sweeps = SWEEPS if options.max_iter is None else options.max_iter
@@ -120,14 +120,14 @@ def learn(
                     objective, kept, options=Options(learning_rate=options.learning_rate, seed=seed + number),
                     start=start if number == 0 else None, **how,
                 )  # fmt: skip
-                chains.append(Chain(posterior.start(point.theta, random_stream(seed, 4, number))))
+                chains.append(Chain(posterior.start(point.theta, random_stream(seed, Stream.CHAIN_START, number))))
             most = most_draws(chains[number].state, memory, n_chains)
             chains[number] = chains[number].thinned(most)
             watch = _Watch(posterior, held, number, began, trace, callback, chains[number])
             try:
                 while chains[number].n_sweeps < n_sweeps:
-                    rng = random_stream(seed, 2, number, chains[number].n_sweeps)
-                    chains[number] = chains[number].advanced(posterior, rng, watched, most)
+                    noise = SweepNoise(seed, number, chains[number].n_sweeps)
+                    chains[number] = chains[number].advanced(posterior, noise, watched, most)
                     if watch(chains[number]):
                         break
                     save()
@@ -195,7 +195,7 @@ def _summary(chains: list[Chain], told: bool) -> "tuple[Training, list[State], D
 
 def _watched(dyads: Dyads, seed: int) -> Dyads:
     """Pairs and labels to watch: the row of one dyad, the column of another and the label of a third."""
-    rng = random_stream(seed, 3)
+    rng = random_stream(seed, Stream.WATCHED)
     first, second, third = rng.integers(len(dyads), size=(3, WATCHED))
     pairs = dyads.take(first)
     return Dyads(

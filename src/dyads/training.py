@@ -12,8 +12,8 @@ from dyads.data.dyads import Dyads
 from dyads.engine.host import Host
 from dyads.errors import DivergenceError, InputError, unknown_name
 from dyads.model.objective import Objective
-from dyads.model.parameters import random_stream
 from dyads.model.penalty import Counts
+from dyads.model.streams import Stream, random_stream
 from dyads.solve import SOLVERS, Ended, Options
 from dyads.solve.sgd import RATE
 
@@ -119,14 +119,14 @@ def train(
     solver = pick_solver(solver, objective, len(dyads))
     kept, held = dyads, None
     if validation_fraction is not None:
-        kept, held = dyads.hold_out(validation_fraction, random_stream(options.seed, 0))
+        kept, held = dyads.hold_out(validation_fraction, random_stream(options.seed, Stream.HOLD_OUT))
     trace: list[Progress] = []
     runs = []
     stages = _stages(objective, side_training)
     with Host(objective, kept, n_jobs) as problem:
         began = time.perf_counter()
         for init in range(n_init):
-            rng = random_stream(options.seed, 1, init)
+            rng = random_stream(options.seed, Stream.START, init)
             theta = _initial(objective, rng, dyads, kept, values)
             if start is not None and init == 0:
                 theta = start(theta)
@@ -173,7 +173,7 @@ def resume(
     `counts` are those of all dyads so far, this batch included; `number` is that of the epoch.
     """
     if theta is None:
-        theta = _initial(objective, random_stream(options.seed, 1, 0), dyads, dyads, values)
+        theta = _initial(objective, random_stream(options.seed, Stream.START, 0), dyads, dyads, values)
     with Host(objective, dyads, n_jobs, counts) as problem:
         began = time.perf_counter()
         state = problem.resumed_state(theta)

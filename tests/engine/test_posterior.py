@@ -19,6 +19,7 @@ from dyads.model.objective import Objective
 from dyads.model.parameters import Layout
 from dyads.model.penalty import L2, Counts
 from dyads.model.prior import MEAN_COUNT, SIDE_RATE, SIDE_SHAPE, Learnt
+from dyads.model.streams import SweepNoise
 from dyads.model.structure import Bilinear, Diagonal, Directed, Stereotype
 from problems import learnt_from_prior, make_dyads, make_objective
 
@@ -112,11 +113,11 @@ def test_gewekes_joint_distribution_test(name, monkeypatch):
 
         wanted = np.array([look(state_from_prior(problem, rng)) for _ in range(600)])
         state, found = state_from_prior(problem, rng), []
-        for _ in range(1500):
+        for sweep in range(1500):
             proba = problem.proba(state, dyads)
             label = (proba.cumsum(axis=1) < rng.random(len(dyads))[:, None]).sum(axis=1)
             with_labels(problem, label.clip(max=structure.n_labels - 1))
-            state, _ = problem.sweep(state, rng)
+            state, _ = problem.sweep(state, SweepNoise(0, 0, sweep))
             found.append(look(state))
     found = np.array(found)
     error = wanted.var(axis=0) / len(wanted) + found.var(axis=0) / effective_sample_size(found[None])
@@ -156,9 +157,9 @@ def test_predictive_probabilities_match_those_of_a_grid():
     objective = make_objective(Bilinear(2, 0, 1, False, 0), Log(), dyads, centre=np.zeros(4))
     with Host(objective, dyads) as host:
         problem = Posterior(host)
-        state, rng, total = problem.start(np.zeros(4), np.random.default_rng(0)), np.random.default_rng(0), np.zeros(2)
+        state, total = problem.start(np.zeros(4), np.random.default_rng(0)), np.zeros(2)
         for sweep in range(6500):
-            state, _ = problem.sweep(state, rng)
+            state, _ = problem.sweep(state, SweepNoise(0, 0, sweep))
             if sweep >= 500:
                 total += problem.proba(state, dyads)[[0, 4], 1]
     np.testing.assert_allclose(total / 6000, expected, atol=1e-2)
@@ -175,7 +176,7 @@ def test_any_number_of_threads_draws_the_same(name):
             problem = Posterior(host)
             state = problem.start(np.random.default_rng(1).normal(size=objective.layout.size), np.random.default_rng(2))
             for sweep in range(5):
-                state, _ = problem.sweep(state, np.random.default_rng(sweep))
+                state, _ = problem.sweep(state, SweepNoise(0, 0, sweep))
         found.append(state.theta)
     np.testing.assert_array_equal(found[0], found[1])
     np.testing.assert_array_equal(found[0], found[2])
@@ -192,7 +193,7 @@ def test_weights_act_as_repetition():
             problem = Posterior(host)
             found.append(
                 problem.sweep(
-                    problem.start(np.ones(objective.layout.size), np.random.default_rng(0)), np.random.default_rng(0)
+                    problem.start(np.ones(objective.layout.size), np.random.default_rng(0)), SweepNoise(0, 0, 0)
                 )[0].theta
             )
     np.testing.assert_allclose(*found, rtol=1e-6, atol=1e-8)
@@ -206,7 +207,7 @@ def test_an_entity_without_dyads_is_drawn_from_the_prior_and_says_nothing_about_
     objective.layout.blocks(theta).row[4:] = 1e6
     with Host(objective, dyads) as host:
         problem = Posterior(host)
-        state, _ = problem.sweep(problem.start(theta, np.random.default_rng(0)), np.random.default_rng(0))
+        state, _ = problem.sweep(problem.start(theta, np.random.default_rng(0)), SweepNoise(0, 0, 0))
     drawn, learnt = objective.layout.blocks(state.theta).row[4:], state.priors[0]
     deviation = np.sqrt(np.diag(np.linalg.inv(learnt.precision)))
     np.testing.assert_allclose(drawn.mean(axis=0), learnt.mean, atol=0.1 * deviation.max())

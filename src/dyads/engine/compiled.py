@@ -16,11 +16,11 @@ import numba
 from numba.core import caching
 from numba.extending import overload, register_jitable
 
-from dyads.model import loss, penalty, structure
+from dyads.model import loss, penalty, streams, structure
 
 
 def _sources_hash() -> str:
-    files = [Path(inspect.getfile(module)) for module in (structure, loss, penalty)]
+    files = [Path(inspect.getfile(module)) for module in (structure, loss, penalty, streams)]
     files += sorted(Path(__file__).parent.glob("*.py"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
@@ -127,7 +127,7 @@ def _bind_by_type(dispatcher: Callable[..., Any]) -> None:
         return getattr(spec.instance_class, name) if isinstance(spec, numba.types.BaseNamedTuple) else None
 
 
-for _function in (*structure.COMPOSED, *loss.COMPOSED, *penalty.COMPOSED):
+for _function in (*structure.COMPOSED, *loss.COMPOSED, *penalty.COMPOSED, *streams.COMPOSED):
     inlined(_function)
 for _function in (*structure.DISPATCHED, *loss.DISPATCHED):
     _bind_by_type(_function)

@@ -26,6 +26,7 @@ from dyads.engine.compiled import inlined, kernel, routine
 from dyads.engine.vectors import begin
 from dyads.model.loss import curvature, evaluate
 from dyads.model.parameters import Blocks
+from dyads.model.streams import Key, fill_normal, log_chance
 from dyads.model.structure import (
     free_labels,
     label_weights,
@@ -199,34 +200,32 @@ def solve_entities(problems: Subproblems, tasks: Sequence[tuple[int, int]], n_st
     run(solve, tasks)
 
 
-def draw_entities(problems: Subproblems, tasks: Sequence[tuple[int, int]], rng: np.random.Generator, run: Any) -> Array:
+def draw_entities(problems: Subproblems, tasks: Sequence[tuple[int, int]], key: Key, run: Any) -> Array:
     """Move the blocks of entities by one draw each, part by part, in place; returns the share of parts accepted (n,).
 
     An entity without dyads is left alone.
     """
     table = problems.table
-    # All random numbers of a sweep are drawn before it, so that they depend on the entity and not on the threads.
-    noise, accepted = rng.standard_normal(table.shape), np.zeros(len(table))
+    accepted = np.zeros(len(table))
 
     def draw(bounds: tuple[int, int]) -> None:
-        for part, log_chance in zip(parts, log_chances, strict=True):
+        for number, part in enumerate(parts):
             size = len(part.entry)
             draw_pass(
                 *problems.data, problems.grouped.start, table, *problems.prior, *bounds,
-                noise, log_chance, accepted,
-                *(np.empty(table.shape[1]) for _ in range(2)), *(np.empty(size) for _ in range(2)),
+                key, number, accepted,
+                *(np.empty(table.shape[1]) for _ in range(2)), *(np.empty(size) for _ in range(3)),
                 np.empty((size, size)), *problems.scratch(part),
             )  # fmt: skip
 
     # The first scores follow a feature as a whole.
     parts = problems.parts(problems.table.shape[1] if problems.which == FEATURE else PART)
-    log_chances = np.log(rng.random((len(parts), len(table))))
     if parts:
         run(draw, tasks)
     return accepted / max(1, len(parts))
 
 
-def draw_alone(problems: Subproblems, tasks: Sequence[tuple[int, int]], rng: np.random.Generator, run: Any) -> bool:
+def draw_alone(problems: Subproblems, tasks: Sequence[tuple[int, int]], key: Key, run: Any) -> bool:
     """Draw the one shared block there is, in place; returns whether it was accepted.
 
     What `draw_pass` does for an entity, but with the sums over dyads cut into `tasks`: here there is one entity alone.
@@ -269,11 +268,12 @@ def draw_alone(problems: Subproblems, tasks: Sequence[tuple[int, int]], rng: np.
             length *= 0.5
         mode = mode - length * step
         value, gradient, root = trial
-    noise = rng.standard_normal(size)
+    noise = np.empty(size)
+    noise_pass(key, np.zeros(1, np.int64), noise[None])
     new = mode + np.linalg.solve(root, noise)
     away = root @ (block - mode)
     gain = at_start[0] - value_at(new) + 0.5 * float(noise @ noise - away @ away)
-    accepted = math.log(rng.random()) < gain
+    accepted = log_chance(key, 0, 0) < gain
     if accepted:
         block[:] = new
     return accepted
@@ -302,7 +302,7 @@ def newton_pass(  # type: ignore[no-untyped-def]
 @kernel
 def draw_pass(  # type: ignore[no-untyped-def]
     structure, loss, which, A, B, H, order, row, col, label, relation, weight, S, amount, start, X,
-    precision, scale, centre, active, first, last, noise, log_chance, accepted, x, mode, d, gx, M,
+    precision, scale, centre, active, first, last, key, number, accepted, x, mode, d, z, gx, M,
     entry, group, end, own, s, g, u, v, w, C, E, T, G,
 ):  # fmt: skip
     """Draw a part of the blocks of entities first..last-1, lines of X, that have dyads.
@@ -329,11 +329,12 @@ def draw_pass(  # type: ignore[no-untyped-def]
                 structure, loss, which, A, B, H, order, row, col, label, relation, weight, S, amount,
                 e, X[e], start[e], start[e + 1], s, g,
             )  # fmt: skip
+        fill_normal(key, e, number, z)
         for k in range(d.size):
             away = d[0] * 0
             for j in range(k, d.size):
                 away += M[k, j] * (X[e, entry[j]] - mode[entry[j]])
-            d[k] = noise[e, entry[k]] if active[entry[k]] else away
+            d[k] = z[k] if active[entry[k]] else away
             gain += 0.5 * (d[k] * d[k] - away * away)
         solve_upper(M, d)
         for k in range(x.size):
@@ -344,13 +345,20 @@ def draw_pass(  # type: ignore[no-untyped-def]
             structure, loss, which, A, B, H, order, row, col, label, relation, weight, S, amount,
             e, x, start[e], start[e + 1], s, g,
         )  # fmt: skip
-        if log_chance[e] < gain:
+        if log_chance(key, e, number) < gain:
             accepted[e] += 1
             for k in range(x.size):
                 X[e, k] = x[k]
             if amount is not None:
                 for n in range(start[e], start[e + 1]):
                     add_feature(structure, amount, n, x, S[order[n]])
+
+
+@kernel
+def noise_pass(key, entities, Z):  # type: ignore[no-untyped-def]
+    """Write the standard normal noise of some entities to the lines of Z."""
+    for n in range(entities.size):
+        fill_normal(key, entities[n], 0, Z[n])
 
 
 @routine

@@ -19,8 +19,9 @@ from dyads.engine.orders import Orders, owner_tasks, runs
 from dyads.engine.passes import col_pass, loss_pass, row_pass, sgd_pass, step_pass
 from dyads.engine.threads import Threads, even_tasks
 from dyads.model.objective import Objective
-from dyads.model.parameters import Blocks, random_stream
+from dyads.model.parameters import Blocks
 from dyads.model.penalty import Counts
+from dyads.model.streams import FIXED_SEED, Key, Stream, random_stream
 
 Array = np.ndarray[Any, Any]
 
@@ -217,7 +218,7 @@ class Host:
         def visit(task: tuple[int, int]) -> tuple[float, Array, Array]:
             cell, part = task
             first, last = cells.start[cell], cells.start[cell + 1]
-            order = first + random_stream(seed, number, cell).permutation(last - first)[part::n_parts]
+            order = first + random_stream(seed, Stream.VISITS, number, cell).permutation(last - first)[part::n_parts]
             h, h2 = theta.shared.copy(), squares.shared.copy()
             value = sgd_pass(
                 *specs, theta.row, theta.col, h, squares.row, squares.col, h2,
@@ -229,7 +230,7 @@ class Host:
 
         value = 0.0
         sizes = np.diff(cells.start)
-        for shift in random_stream(seed, number).permutation(cells.n_groups):
+        for shift in random_stream(seed, Stream.ROUNDS, number).permutation(cells.n_groups):
             round_ = [cell for cell in cells.round(int(shift)) if sizes[cell]]
             for part in range(n_parts if round_ else 0):
                 values, h, h2 = zip(*self.threads.map(visit, [(cell, part) for cell in round_]), strict=True)
@@ -262,13 +263,13 @@ class Host:
         cols: Array,
         centre: tuple[Array, Array],
         precision: tuple[Array, Array] | None = None,
-        rng: np.random.Generator | None = None,
+        draw: int = 0,
     ) -> bool:
         """Move the blocks of some rows and columns (or, with one id set, of nodes, `rows`) to their optimum, in place.
 
-        `centre` : what own blocks are penalised towards; `precision` : of the penalty, if that is a learnt prior. Rows
-        and columns are solved in turn until a round moves neither. Returns whether that came to an end. With `rng` they
-        are then drawn, some times.
+        `centre` : what own blocks are penalised towards; Rows and columns are solved in turn until a round moves
+        neither. Returns whether that came to an end. With a `precision`, that of a learnt prior, they are then drawn,
+        some times; `draw` is the number of the posterior draw they are folded into.
         """
         turns = Turns(self, theta, centre, precision)
         one_set = self.objective.structure.one_set
@@ -282,9 +283,10 @@ class Host:
             ended = max(moved, default=0.0) < STILL or (len(sides) == 1 and not one_set)
             if ended:
                 break
-        for _ in range(0 if rng is None else REDRAWS):
+        for redraw in range(0 if precision is None else REDRAWS):
             for which, _ in sides:
-                draw_entities(turns.problems(which), tasks[which], rng, in_order if one_set else self.threads.map)
+                key = Key.of(FIXED_SEED, Stream.FOLD_IN, draw, redraw, which)
+                draw_entities(turns.problems(which), tasks[which], key, in_order if one_set else self.threads.map)
         turns.land()
         return ended
 

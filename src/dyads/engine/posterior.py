@@ -12,13 +12,25 @@ from typing import Any
 import numpy as np
 
 from dyads.data.dyads import Dyads, Grouped
-from dyads.engine.entity import COL, FEATURE, NODE, ROW, SHARED, Prior, Subproblems, draw_alone, draw_entities
+from dyads.engine.entity import (
+    COL,
+    FEATURE,
+    NODE,
+    ROW,
+    SHARED,
+    Prior,
+    Subproblems,
+    draw_alone,
+    draw_entities,
+    noise_pass,
+)
 from dyads.engine.host import PLACE, Host, Turns, in_order
 from dyads.engine.scoring import block_scores
 from dyads.engine.threads import even_tasks
 from dyads.model.loss import link
 from dyads.model.parameters import INITIAL_SCALE, shifted
 from dyads.model.prior import Learnt, draw_side_precision, draw_side_weights
+from dyads.model.streams import Key, SweepNoise
 from dyads.model.structure import free_labels
 
 Array = np.ndarray[Any, Any]
@@ -95,26 +107,26 @@ class Posterior:
         priors = tuple(Learnt.around(turns.own[PLACE[kind]][self._labelled(turns, kind)]) for kind in self.kinds)
         return State(theta, priors, np.ones(3))
 
-    def sweep(self, state: State, rng: np.random.Generator) -> tuple[State, float]:
+    def sweep(self, state: State, noise: SweepNoise) -> tuple[State, float]:
         """Draw everything once, given all else; returns the new state, and the share of blocks that moved."""
         theta, layout = state.theta.copy(), self.layout
         turns = Turns(self.host, theta)
         priors, accepted = [], []
         for kind, learnt in zip(self.kinds, state.priors, strict=True):
             own, labelled = turns.blocks[PLACE[kind]] - turns.shift[PLACE[kind]], self._labelled(turns, kind)
-            learnt = learnt.redrawn(own[labelled], rng)
+            learnt = learnt.redrawn(own[labelled], noise.prior(kind))
             centre = learnt.mean + turns.shift[PLACE[kind]]
             prior = Prior(learnt.precision, np.ones(len(centre)), centre, np.ones(len(learnt.mean), np.bool_))
             problems = turns.problems(kind)._replace(prior=prior)
             run = in_order if kind == NODE else self.host.threads.map
-            accepted.append(draw_entities(problems, turns.tasks(kind), rng, run)[labelled])
+            accepted.append(draw_entities(problems, turns.tasks(kind), noise.blocks(kind), run)[labelled])
             priors.append(learnt)
         if layout.n_relations == 1:
             problems = turns.problems(SHARED)._replace(prior=self._shared_prior())
-            draw_alone(problems, even_tasks(len(turns.dyads)), rng, self.host.threads.map)
-        precision = self._draw_side(turns, theta, priors, state.side_precision, rng)
+            draw_alone(problems, even_tasks(len(turns.dyads)), noise.blocks(SHARED), self.host.threads.map)
+        precision = self._draw_side(turns, theta, priors, state.side_precision, noise)
         for kind, learnt in zip(self.kinds, priors, strict=True):
-            self._draw_unlabelled(turns, kind, learnt, rng)
+            self._draw_unlabelled(turns, kind, learnt, noise.blocks(kind))
         turns.land()
         moved = np.concatenate(accepted)
         return State(theta, tuple(priors), precision), float(moved.mean()) if len(moved) else 1.0
@@ -136,13 +148,15 @@ class Posterior:
         """Which entities have dyads."""
         return np.diff(turns.grouped(kind).start) > 0
 
-    def _draw_unlabelled(self, turns: Turns, kind: int, learnt: Learnt, rng: np.random.Generator) -> None:
+    def _draw_unlabelled(self, turns: Turns, kind: int, learnt: Learnt, key: Key) -> None:
         """Draw the blocks of entities without dyads, of which nothing but the prior is known."""
         without = np.flatnonzero(~self._labelled(turns, kind))
         if len(without):
             root = np.linalg.cholesky(learnt.precision)
-            noise = np.linalg.solve(root.T, rng.standard_normal((len(learnt.mean), len(without)))).T
-            turns.blocks[PLACE[kind]][without] = turns.shift[PLACE[kind]][without] + learnt.mean + noise
+            noise = np.empty((len(without), len(learnt.mean)))
+            noise_pass(key, without, noise)
+            away = np.linalg.solve(root.T, noise.T).T
+            turns.blocks[PLACE[kind]][without] = turns.shift[PLACE[kind]][without] + learnt.mean + away
 
     def _shared_prior(self) -> Prior:
         """The prior of what all dyads of one relation share."""
@@ -151,10 +165,10 @@ class Posterior:
         return Prior(np.diag(spread**-2.0), np.ones(1), centre, np.ones(centre.shape[1], np.bool_))
 
     def _draw_side(
-        self, turns: Turns, theta: Array, priors: list[Learnt], precision: Array, rng: np.random.Generator
+        self, turns: Turns, theta: Array, priors: list[Learnt], precision: Array, noise: SweepNoise
     ) -> Array:
         """Draw the side weights, in theta, and returns their precisions, drawn first."""
-        layout, side = self.layout, turns.side
+        layout, side, rng = self.layout, turns.side, noise.side_weights()
         drawn = precision.copy()
         weights = layout.side_weights(theta)
         for i in range(3):
@@ -170,10 +184,10 @@ class Posterior:
                 if kind == NODE:
                     turns.shift[1] = turns.shift[0]
         if len(weights[2]):
-            self._draw_dyad_weights(turns, weights[2], drawn[2], rng)
+            self._draw_dyad_weights(turns, weights[2], drawn[2], noise.blocks(FEATURE))
         return drawn
 
-    def _draw_dyad_weights(self, turns: Turns, weights: Array, precision: float, rng: np.random.Generator) -> None:
+    def _draw_dyad_weights(self, turns: Turns, weights: Array, precision: float, key: Key) -> None:
         """Draw the weights of each feature of dyads in turn: one follows the other, since a dyad may have several."""
         by_feature = turns.side.dyad.tocsc()
         n, width = weights.shape
@@ -184,5 +198,5 @@ class Posterior:
             Grouped(by_feature.indptr.astype(np.int64), by_feature.indices.astype(np.int64)), prior,
             moves, by_feature.data.astype(np.float64),
         )  # fmt: skip
-        draw_entities(problems, [(0, n)], rng, in_order)
+        draw_entities(problems, [(0, n)], key, in_order)
         weights += moves

@@ -254,8 +254,3 @@ def label_log_odds(structure: Structure, label_counts: Array) -> Array:
         return odds
     odds = np.delete(log_counts, structure.base) - log_counts[structure.base]
     return odds
-
-
-def random_stream(seed: int, *key: int) -> np.random.Generator:
-    """An independent stream of random numbers for each key."""
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))

@@ -26,6 +26,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from dyads.model.streams import FIXED_SEED
+
 Array = np.ndarray[Any, Any]
 Shapes = dict[str, tuple[int, ...]]
 
@@ -239,7 +241,7 @@ class Diagonal(NamedTuple):
 
     def shared_start(self, n_relations: int, values: Array | None) -> dict[str, Array]:
         # Both signs, and others for other labels and relations, so that none has to cross zero to be found.
-        signs = np.random.default_rng(0).choice([-1.0, 1.0], (n_relations, free_labels(self), self.rank))
+        signs = np.random.default_rng(FIXED_SEED).choice([-1.0, 1.0], (n_relations, free_labels(self), self.rank))
         signs[0, 0] = np.where(np.arange(self.rank) % 2 == 0, 1.0, -1.0)
         return {"diagonal": signs}
 

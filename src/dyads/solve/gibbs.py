@@ -19,7 +19,7 @@ MOST_DRAWS = 512
 class Problem(Protocol):
     """What is sampled. A state is anything with `rounded()`, what is kept of it, and `nbytes`."""
 
-    def sweep(self, state: Any, rng: np.random.Generator) -> tuple[Any, float]: ...
+    def sweep(self, state: Any, noise: Any) -> tuple[Any, float]: ...
     def loss(self, state: Any) -> float: ...
 
 
@@ -46,16 +46,13 @@ class Chain:
     def n_sweeps(self) -> int:
         return len(self.losses)
 
-    def advanced(
-        self, problem: Problem, rng: np.random.Generator, watch: Callable[[Any], Array], most_draws: int
-    ) -> "Chain":
-        """The chain after one more sweep, with the random numbers of `rng`.
+    def advanced(self, problem: Problem, noise: Any, watch: Callable[[Any], Array], most_draws: int) -> "Chain":
+        """The chain after one more sweep, with the random numbers of `noise`.
 
-        It is another one, so that a sweep that is interrupted leaves the chain as it was before. With random numbers
-        that depend on the number of the sweep alone, a chain that is stopped and goes on is, bit for bit, the one that
-        was never stopped.
+        It is a new chain, so a sweep that is interrupted leaves the old one as it was. With noise that depends on the
+        number of the sweep alone, a chain that is stopped and goes on is, bit for bit, the one that was never stopped.
         """
-        state, accepted = problem.sweep(self.state, rng)
+        state, accepted = problem.sweep(self.state, noise)
         n = self.n_sweeps + 1
         draws = (*self.draws, (n, state.rounded())) if n % self.every == 0 else self.draws
         losses, moved = (*self.losses, problem.loss(state)), (*self.accepted, accepted)
