@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Real data for benchmarks, where it lies beside the checkout.
 export DYADS_DATA ?= $(wildcard $(CURDIR)/../shared/data)
 
-.PHONY: demo docs test test-slow lint types contracts check bench bench-posterior rivals accuracy reproduce reproduce-posterior clean
+.PHONY: demo docs test test-slow lint types contracts check golden bench bench-posterior rivals accuracy reproduce reproduce-posterior clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dyads demo --force
@@ -29,6 +29,11 @@ contracts: $(VENV)/.installed
 	$(BIN)/lint-imports
 
 check: test test-slow lint types contracts docs
+
+# The figures of the working tree beside those of the commit BASE, for changes that must not alter results.
+golden: $(VENV)/.installed
+	@test -n "$(BASE)" || { echo "make golden compares with a commit: expected BASE=<commit>." >&2; exit 1; }
+	$(BIN)/python tests/golden/compare.py $(BASE)
 
 # The documentation, in build/docs; warnings are errors.
 docs: $(VENV)/.installed
