@@ -12,13 +12,12 @@ import numpy as np
 import pandas as pd
 from accuracy import columns, rated
 from core import main, rounded
-from scipy.linalg import solve_triangular
 
 from dyads import LFLClassifier, LFLOrdinal
 from dyads.datasets import ratings
 from dyads.engine import posterior
 from dyads.errors import NotConvergedWarning, UnknownIdWarning
-from dyads.model import prior
+from dyads.model.prior import Learnt
 
 
 def u3():
@@ -105,10 +104,7 @@ def standard_normal(n, size, rng):
 
 def from_prior(n, size, rng):
     """Own blocks of n entities, drawn from their prior and that from its own."""
-    scale = 2 * prior.FREEDOM * rng.gamma(0.5, prior.SPREAD**2, size)
-    root = prior.wishart_root(size + prior.FREEDOM - 1, np.diag(scale), rng)
-    mean = solve_triangular(root, rng.standard_normal(size), trans="T") / np.sqrt(prior.MEAN_COUNT)
-    return mean + solve_triangular(root, rng.standard_normal((n, size)).T, trans="T").T
+    return Learnt.from_hyperprior(size, rng).blocks(n, rng)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from scipy import sparse
 from dyads import Features, LFLClassifier, LFLOrdinal, metrics
 from dyads.datasets import ratings
 from dyads.datasets.sources import find
-from dyads.engine.host import Host
+from dyads.engine import CPU
 from dyads.errors import UnknownIdWarning
 
 IDS = ["user", "item"]
@@ -215,7 +215,7 @@ def solvers():
                 model.fit(seen[IDS], seen["rating"])
                 seconds = time.perf_counter() - began
                 observed = model._read(seen[IDS], seen["rating"], None)
-                with Host(model._objective(model.fitted_), observed.dyads) as problem:
+                with CPU(1).bind(model._objective(model.fitted_), observed.dyads) as problem:
                     gradient = problem.value_and_gradient(model.fitted_.uncentred())[1]
                 rows.append((model.objective_, np.abs(gradient).max(), model.n_iter_, seconds))
             objective, largest, iterations, seconds = zip(*rows, strict=True)

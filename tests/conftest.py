@@ -1,3 +1,4 @@
+import contextlib
 import sys
 from pathlib import Path
 
@@ -11,3 +12,22 @@ sys.path.insert(0, str(Path(__file__).parent))
 def pytest_runtest_setup():
     """`random_state=None` is drawn from NumPy's global state: the same in every run of a test, in any order."""
     np.random.seed(0)  # noqa: NPY002
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+    """A context in which every kernel runs as plain Python, all the way down."""
+    from numba.core.dispatcher import Dispatcher
+
+    @contextlib.contextmanager
+    def without_compiler():
+        with monkeypatch.context() as patch:
+            modules = [module for name, module in sys.modules.items() if name.startswith("dyads.")]
+            for module in modules:
+                for name, value in vars(module).copy().items():
+                    if isinstance(value, Dispatcher):
+                        patch.setattr(module, name, value.py_func)
+            assert not any(isinstance(value, Dispatcher) for module in modules for value in vars(module).values())
+            yield
+
+    return without_compiler

@@ -3,7 +3,6 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from scipy.linalg import solve_triangular
 
 from dyads.data.dyads import Dyads
 from dyads.data.vocabulary import Vocabulary
@@ -12,7 +11,6 @@ from dyads.model.loss import Absolute, Brier, Hinge, Log, Squared
 from dyads.model.objective import Objective
 from dyads.model.parameters import Layout
 from dyads.model.penalty import L2, Counts
-from dyads.model.prior import FREEDOM, MEAN_COUNT, SPREAD, Learnt, wishart_root
 from dyads.model.structure import Bilinear, Diagonal, Directed, Stereotype
 
 N_LABELS = 4
@@ -79,15 +77,6 @@ def make_fitted(structure, theta, dyads):
     return Fitted(structure, Log(), np.arange(dyads.n_labels), *entities, theta, dyads.relation_counts, None).trained(
         theta
     )
-
-
-def learnt_from_prior(n, size, rng):
-    """A prior drawn from its hyperprior, and n blocks drawn from it."""
-    scale = 2 * FREEDOM * rng.gamma(0.5, SPREAD**2, size)
-    root = wishart_root(size + FREEDOM - 1, np.diag(scale), rng)
-    mean = solve_triangular(root, rng.standard_normal(size), trans="T") / np.sqrt(MEAN_COUNT)
-    blocks = mean + solve_triangular(root, rng.standard_normal((n, size)).T, trans="T").T
-    return Learnt(mean, root @ root.T, scale), blocks
 
 
 def central_difference(function, point, step=1e-5):

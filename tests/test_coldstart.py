@@ -17,8 +17,7 @@ from sklearn.preprocessing import StandardScaler
 import dyads
 from dyads import Features, LFLClassifier, LFLLink, LFLOrdinal, LFLRelational
 from dyads.data.dyads import Side
-from dyads.engine.host import Host
-from dyads.engine.scoring import scores
+from dyads.engine import CPU
 from dyads.errors import DtypeError, InputError, UnknownIdError, UnknownIdWarning
 from dyads.model.loss import link
 from dyads.model.objective import Objective
@@ -82,7 +81,7 @@ def test_gradients_of_side_weights_match_central_differences(structure, interact
     strengths = {name: 0.5 for name in layout.named(np.zeros(layout.size)) if name != "label_bias"} | {"side": 0.3}
     penalty = L2.of(layout, strengths, "count", Counts.of(data, structure.one_set), np.zeros(layout.size))
     theta = rng.normal(scale=0.5, size=layout.size)
-    with Host(Objective(layout, Log(), penalty), data) as problem:
+    with CPU(1).bind(Objective(layout, Log(), penalty), data) as problem:
         value, gradient = problem.value_and_gradient(theta)
         assert value == pytest.approx(problem.value(theta), rel=1e-12)
         assert relative_error(gradient, central_difference(problem.value, theta)) < 1e-6
@@ -282,7 +281,7 @@ def test_an_unknown_row_may_be_any_row_seen_with_its_column():
     baseline = quiet(model.predict_proba, pairs)
     mixed = quiet(model.set_params(unknown="prior").predict_proba, pairs)
     average = model.fitted_.without_spread()
-    sure = link(scores(average, np.full(len(ITEMS), -1), np.arange(len(ITEMS))))[np.argsort(model.col_ids_)]
+    sure = link(CPU(1).scores(average, (np.full(len(ITEMS), -1), np.arange(len(ITEMS)))))[np.argsort(model.col_ids_)]
     by_id = np.argsort(pairs["item"].to_numpy())
     assert np.abs(mixed - baseline).mean() < 0.5 * np.abs(sure - baseline[by_id]).mean()
 
@@ -295,7 +294,7 @@ def certificate(model, X, y, side):
     fitted = model.fitted_
     more = model._read_more(fitted, X, y, None)
     data = dataclasses.replace(more.dyads, side=fitted.side._replace(dyad=more.dyads.side.dyad))
-    with Host(model._objective(fitted.without_counts().counted(data)), data) as problem:
+    with CPU(1).bind(model._objective(fitted.without_counts().counted(data)), data) as problem:
         gradient = problem.value_and_gradient(fitted.uncentred())[1]
     blocks = fitted.layout.blocks(gradient)
     own, codes = (blocks.row, data.row) if side == "row" else (blocks.col, data.col)

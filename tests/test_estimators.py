@@ -17,7 +17,7 @@ import dyads
 from dyads import LFLClassifier, LFLOrdinal, metrics
 from dyads.data.observations import read_observations
 from dyads.datasets.synthetic import make_nominal, make_store
-from dyads.engine.host import Host
+from dyads.engine import CPU
 from dyads.errors import (
     DivergenceError,
     DtypeError,
@@ -67,7 +67,7 @@ def test_lbfgs_ends_at_a_stationary_point(loss):
     decreases = -np.diff(model.trace_["objective"])
     assert (decreases >= -1e-9).all(), "L-BFGS never climbs"
     seen = read_observations(X, y, None)
-    with Host(model._objective(model.fitted_), seen.dyads) as problem:
+    with CPU(1).bind(model._objective(model.fitted_), seen.dyads) as problem:
         value, gradient = problem.value_and_gradient(model.fitted_.uncentred())
     assert value == pytest.approx(model.objective_, rel=1e-9), "centring is undone exactly"
     assert np.abs(gradient).max() < 1e-2

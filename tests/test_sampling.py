@@ -9,7 +9,7 @@ import pytest
 import dyads
 from dyads import LFLClassifier, LFLLink, LFLOrdinal, LFLRelational, report
 from dyads.datasets.synthetic import make_nominal
-from dyads.engine.scoring import scores, top
+from dyads.engine import CPU, Query
 from dyads.errors import InputError, NotConvergedWarning, UnknownIdWarning
 from dyads.model.loss import link
 from dyads.solve.gibbs import Chain, settled_after
@@ -308,8 +308,9 @@ def test_new_columns_have_in_a_search_for_the_best_the_scores_they_have_alone():
     rows, cols, values = np.arange(3), np.arange(len(model.cols)), np.array([1.0, 2.0, 3.0])
     assert (model.cols.counts == 0).sum() == 2
     for one in (model, model.every[0], model.every[-1].one_draw()):
-        at, found = top(one, rows, cols, len(cols), values)
-        expected = link(scores(one, np.repeat(rows, len(cols)), np.tile(cols, 3))) @ values
+        nothing = np.zeros(len(rows) + 1, np.int64), np.zeros(0, np.int64)
+        at, found = CPU(1).top(one, Query(rows, cols, len(cols), values, 0, nothing))
+        expected = link(CPU(1).scores(one, (np.repeat(rows, len(cols)), np.tile(cols, 3)))) @ values
         np.testing.assert_allclose(found, np.take_along_axis(expected.reshape(3, -1), at, axis=1))
 
 

@@ -11,18 +11,17 @@ from sklearn.utils.validation import check_is_fitted
 from dyads.data.labels import numeric_values, read_labels, values_of
 from dyads.data.observations import read_dyads, read_observations
 from dyads.data.tables import named_arrays
-from dyads.engine.scoring import block_scores
-from dyads.engine.threads import Threads
+from dyads.engine import CPU
 from dyads.errors import InputError, unknown_name
 from dyads.estimators import LFLRelational
-from dyads.metrics import mean_absolute_error
+from dyads.metrics import log_proba, mean_absolute_error
 from dyads.model.loss import AllThreshold, link, median
 from dyads.model.objective import Objective
 from dyads.model.parameters import Layout
 from dyads.model.penalty import L2, Counts
 from dyads.model.structure import Stereotype
 from dyads.solve import Options
-from dyads.training import train
+from dyads.training import Run, train
 
 Array = np.ndarray[Any, Any]
 
@@ -92,17 +91,14 @@ class MMMF(ClassifierMixin, BaseEstimator):
         free = np.ones(layout.size, np.bool_)
         for name in ("col_bias", "phi"):
             layout.named(free)[name][:] = False
-        found, _ = train(
-            Objective(layout, AllThreshold(), penalty, free),
-            seen.dyads,
-            values=numeric_values(seen.classes),
-            solver=self.solver,
-            options=Options(
-                self.max_iter, self.tol, seed=int(check_random_state(self.random_state).randint(2**31 - 1))
-            ),
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        run = Run(
+            CPU(self.n_jobs),
+            numeric_values(seen.classes),
             start=lambda theta: _start(layout, theta, seen.dyads.label_counts),
-            n_jobs=self.n_jobs,
         )
+        objective = Objective(layout, AllThreshold(), penalty, free)
+        found, _ = train(objective, seen.dyads, self.solver, Options(self.max_iter, self.tol, seed=seed), run)
         self.classes_ = seen.classes
         self.objective_, self.n_iter_, self.solver_ = found.objective, found.n_iter, found.solver
         self._seen, self._layout, self._theta = seen, layout, found.theta
@@ -118,12 +114,8 @@ class MMMF(ClassifierMixin, BaseEstimator):
             **{side: np.vstack([getattr(blocks, side), 0 * blocks.row[:1]]) for side in ("row", "col")}
         )
         row, col = (np.where(column < 0, len(block) - 1, column) for column, block in zip(codes, known, strict=False))
-        threads = Threads(self.n_jobs)
-        try:
-            start = np.zeros((len(row), len(self.classes_)))
-            return block_scores(self._layout.structure, known, row, col, None, start, threads)[:, 1:]
-        finally:
-            threads.close()
+        offset = np.zeros((len(row), len(self.classes_)))
+        return CPU(self.n_jobs).block_scores(self._layout.structure, known, (row, col), offset)[:, 1:]
 
     def predict(self, X: Any) -> Array:
         """The label with as many thresholds below it as scores are positive (n,)."""
@@ -322,7 +314,7 @@ class MeanOdds(ClassifierMixin, BaseEstimator):
             for model in self._models
         ]
         proba = np.concatenate(draws).astype(np.float64)
-        return np.asarray(link(np.log(np.maximum(proba, np.finfo(np.float64).tiny)).mean(axis=0)))
+        return np.asarray(link(log_proba(proba).mean(axis=0)))
 
     def predict(self, X: Any) -> Array:
         """The most probable label (n,)."""

@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize, minimize_scalar
-from scipy.special import log_softmax
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
 from dyads.data.vocabulary import Codes
 from dyads.errors import InputError, unknown_name
-from dyads.model.calibrator import CALIBRATORS, Calibrator, Isotonic, Logistic, Temperature, Vector, log_proba
+from dyads.metrics import log_proba
+from dyads.model.calibrator import CALIBRATORS, Calibrator, Isotonic, Logistic, Temperature, Vector
 
 Array = np.ndarray[Any, Any]
 
@@ -37,26 +37,32 @@ def learn_calibrator(method: str, proba: Array, label: Codes, weight: Array | No
     )
 
 
-def _mean_log(scores: Array, label: Codes, weight: Array) -> float:
-    return float(np.average(log_softmax(scores, axis=1)[np.arange(len(label)), label], weights=weight))
+def _mean_log(proba: Array, label: Codes, weight: Array) -> float:
+    return float(np.average(log_proba(proba[np.arange(len(label)), label]), weights=weight))
 
 
 def _temperature(proba: Array, label: Codes, weight: Array, values: Array | None) -> Temperature:
-    logs = log_proba(proba)
-    found = minimize_scalar(lambda t: -_mean_log(logs / t, label, weight), bounds=TEMPERATURES, method="bounded")
-    return Temperature(float(found.x))
+    def cost(temperature: float) -> float:
+        return -_mean_log(Temperature(temperature).apply(proba), label, weight)
+
+    return Temperature(float(minimize_scalar(cost, bounds=TEMPERATURES, method="bounded").x))
 
 
 def _vector(proba: Array, label: Codes, weight: Array, values: Array | None) -> Vector:
     logs, n = log_proba(proba), proba.shape[1]
-
-    def cost(x: Array) -> float:
-        away = x - start
-        return -_mean_log(logs * x[:n] + x[n:], label, weight) + WEAK * float(away @ away) / n
-
+    truth, share = np.arange(n) == label[:, None], (weight / weight.sum())[:, None]
     start = np.concatenate([np.ones(n), np.zeros(n)])
-    found = minimize(cost, start, method="L-BFGS-B").x
-    return Vector(found[:n], found[n:])
+
+    def cost_and_gradient(x: Array) -> tuple[float, Array]:
+        """The log loss of softmax(weights log p + bias), whose derivative by these scores is that less the truth."""
+        calibrated, away = Vector(x[:n], x[n:]).apply(proba), x - start
+        slope = share * (calibrated - truth)
+        gradient = np.concatenate([(slope * logs).sum(axis=0), slope.sum(axis=0)])
+        cost = -_mean_log(calibrated, label, weight) + WEAK * float(away @ away) / n
+        return cost, gradient + 2 * WEAK / n * away
+
+    best = minimize(cost_and_gradient, start, jac=True, method="L-BFGS-B").x
+    return Vector(best[:n], best[n:])
 
 
 def _logistic(proba: Array, label: Codes, weight: Array, values: Array | None) -> Logistic:

@@ -10,16 +10,16 @@ from scipy import sparse
 from dyads.data.dyads import Dyads
 from dyads.data.side import Features, seen_sets
 from dyads.data.vocabulary import Codes
-from dyads.engine.host import Host
-from dyads.engine.scoring import pair_scores, scores
+from dyads.engine import Engine, OwnPrior, Problem
 from dyads.errors import InputError, NotConvergedWarning, UnknownIdError
-from dyads.model.calibrator import log_proba
+from dyads.metrics import log_proba
 from dyads.model.fitted import Entities, Fitted
 from dyads.model.loss import link
 from dyads.model.objective import Objective
+from dyads.model.parameters import Blocks, Role
 from dyads.model.penalty import L2, Counts
 from dyads.model.prior import Learnt
-from dyads.model.streams import FIXED_SEED, Stream, random_stream
+from dyads.model.streams import FIXED_SEED, Key, Stream, random_stream
 
 Array = np.ndarray[Any, Any]
 
@@ -28,6 +28,18 @@ N_DRAWS = 256
 
 POWER_STEPS = 20
 """Steps of the power method towards the direction in which blocks differ most; it need not be exact."""
+
+ROUNDS = 200
+"""Most rounds over new rows and new columns that share dyads when both are folded in."""
+
+FOLD_IN_STEPS = 100
+"""Most Newton steps of a block that is folded in: for the log loss, whose curvature is exact, five or six do."""
+
+REDRAWS = 5
+"""Draws of blocks that are folded into a drawn model: the first is around their mode already."""
+
+STILL = 1e-9
+"""Blocks that move by less than this in a round have reached their optimum."""
 
 SHRINKAGE = 5.0
 """Labels an entity must have for half of the difference between those it met and average ones to be believed."""
@@ -77,9 +89,9 @@ def _with_lines(matrix: Any, codes: Codes, lines: Any) -> Any:
     return sparse.vstack([matrix, lines], format="csr")[source]
 
 
-def with_spread(fitted: Fitted, dyads: Dyads, n_jobs: int | None) -> Fitted:
+def with_spread(fitted: Fitted, dyads: Dyads, engine: Engine) -> Fitted:
     """Keep what entities without labels may be, as the training dyads show it; see `Entities`."""
-    spreads, met = _spreads(fitted, dyads), _met(fitted, dyads, n_jobs)
+    spreads, met = _spreads(fitted, dyads), _met(fitted, dyads, engine)
     rows, cols = (
         replace(entities, spread=np.ascontiguousarray(spread), met=offsets)
         for entities, spread, offsets in zip((fitted.rows, fitted.cols), spreads, met, strict=True)
@@ -101,13 +113,13 @@ def with_draws(untrained: Fitted, draws: list[tuple[Array, tuple[Learnt, ...]]])
     return models
 
 
-def with_more(fitted: Fitted, old: Fitted, dyads: Dyads, n_jobs: int | None) -> Fitted:
+def with_more(fitted: Fitted, old: Fitted, dyads: Dyads, engine: Engine) -> Fitted:
     """The same after a batch of more dyads, on top of what was known before it.
 
     A draw is replaced by one of the batch with the chance that a dyad is of the batch; what an entity met is a mean by
     counts.
     """
-    new = with_spread(fitted, dyads, n_jobs)
+    new = with_spread(fitted, dyads, engine)
     fresh = random_stream(FIXED_SEED, Stream.SPREAD_UPDATE, int(fitted.relation_counts.sum())).random(N_DRAWS) < (
         dyads.total_weight / fitted.relation_counts.sum()
     )
@@ -151,7 +163,7 @@ def _spreads(fitted: Fitted, dyads: Dyads) -> tuple[Array, Array]:
     return row - row.mean(axis=0), col - col.mean(axis=0)
 
 
-def _met(fitted: Fitted, dyads: Dyads, n_jobs: int | None) -> tuple[Array, Array]:
+def _met(fitted: Fitted, dyads: Dyads, engine: Engine) -> tuple[Array, Array]:
     """How the scores of those a row, or a column, was seen with differ from those of average ones (n, n_labels).
 
     The score is linear in the other's block, so this is its score with the mean of their own blocks, less that with the
@@ -170,7 +182,7 @@ def _met(fitted: Fitted, dyads: Dyads, n_jobs: int | None) -> tuple[Array, Array
         return average + (mean - average) * (total / (total + SHRINKAGE))[:, None]
 
     def beyond(a: tuple[Array, Array], b: tuple[Array, Array]) -> Array:
-        return pair_scores(fitted, a[0], b[0], h, n_jobs) - pair_scores(fitted, a[1], b[1], h, n_jobs)
+        return _pair_scores(fitted, a[0], b[0], h, engine) - _pair_scores(fitted, a[1], b[1], h, engine)
 
     met_cols = mean_of(pairs, own.col, fitted.cols.average)
     met_rows = mean_of(pairs.T.tocsr(), own.row, fitted.rows.average)
@@ -181,14 +193,13 @@ def _met(fitted: Fitted, dyads: Dyads, n_jobs: int | None) -> tuple[Array, Array
     return rows, cols
 
 
-def with_mean_predictions(fitted: Fitted, dyads: Dyads, n_jobs: int | None) -> Fitted:
+def with_mean_predictions(fitted: Fitted, dyads: Dyads, engine: Engine) -> Fitted:
     """Keep, for ``unknown="mean"``, the mean predicted probabilities of each row's and column's dyads, and of all.
 
     The baseline of section 5.3: the prediction for a new row and a known column c is the mean of the model's
     predictions over the rows seen with c in training, and for two new ones the mean of all.
     """
-    codes = (dyads.row, dyads.col) if dyads.relation is None else (dyads.row, dyads.col, dyads.relation)
-    proba = link(scores(fitted, *codes, features=dyads.side.dyad, n_jobs=n_jobs))
+    proba = link(engine.scores(fitted, dyads.codes, dyads.side.dyad))
     weight = np.ones(len(dyads)) if dyads.weight is None else dyads.weight
 
     def place(owner: Codes, n: int) -> Any:
@@ -229,7 +240,7 @@ def support(fitted: Fitted, row: Codes, col: Codes) -> Array:
     return np.stack([np.where(codes >= 0, entities.counts[codes], 0) for entities, codes in pairs], axis=1)
 
 
-def fold_in(fitted: Fitted, dyads: Dyads, rows: Codes, cols: Codes, n_jobs: int | None, number: int = 0) -> Fitted:
+def fold_in(fitted: Fitted, dyads: Dyads, rows: Codes, cols: Codes, engine: Engine, number: int = 0) -> Fitted:
     """Solve for the blocks of some rows and columns from their `dyads`, everything else as it is.
 
     With one id set both are the nodes to solve for. New rows and new columns that share dyads are solved in turn until
@@ -239,15 +250,14 @@ def fold_in(fitted: Fitted, dyads: Dyads, rows: Codes, cols: Codes, n_jobs: int 
     penalty = L2.of(layout, fitted.strengths, fitted.scaling, counts, np.zeros(layout.size))
     objective = Objective(layout, fitted.loss, penalty, layout.free(fitted.rank, fitted.bias))
     bound = replace(dyads, side=fitted.side._replace(dyad=dyads.side.dyad))
-    solution, theta = fitted.theta.astype(np.float64), fitted.theta.copy()
-    with Host(objective, bound, n_jobs) as problem:
-        centre, precision = (fitted.rows.centre, fitted.cols.centre), None
-        if fitted.rows.precision is not None and fitted.cols.precision is not None:
-            precision = fitted.rows.precision, fitted.cols.precision
-        if not problem.solve_for(solution, rows, cols, centre, precision, number):
-            warnings.warn(
-                "Rows and columns that were folded in together still move.", NotConvergedWarning, stacklevel=3
-            )
+    theta = fitted.theta.copy()
+    prior = OwnPrior((fitted.rows.centre, fitted.cols.centre))
+    if fitted.rows.precision is not None and fitted.cols.precision is not None:
+        prior = prior._replace(precision=(fitted.rows.precision, fitted.cols.precision))
+    with engine.bind(objective, bound) as problem:
+        solution, ended = _solve_in_turn(problem, fitted.theta, rows, cols, prior, number)
+    if not ended:
+        warnings.warn("Rows and columns that were folded in together still move.", NotConvergedWarning, stacklevel=3)
     sides = []
     found, solved = layout.blocks(theta), layout.blocks(solution)
     for i, (entities, given, codes) in enumerate(zip((fitted.rows, fitted.cols), counts, (rows, cols), strict=False)):
@@ -258,13 +268,42 @@ def fold_in(fitted: Fitted, dyads: Dyads, rows: Codes, cols: Codes, n_jobs: int 
     model = replace(fitted, theta=theta, rows=sides[0], cols=sides[1])
     if fitted.prediction is None:
         return model
-    fresh = with_mean_predictions(model, dyads, n_jobs)
+    fresh = with_mean_predictions(model, dyads, engine)
     sides = []
     for old, new, codes in zip((model.rows, model.cols), (fresh.rows, fresh.cols), (rows, cols), strict=True):
         predictions = np.array(old.predictions)
         predictions[codes] = np.asarray(new.predictions)[codes]
         sides.append(replace(old, predictions=predictions))
     return replace(model, rows=sides[0], cols=sides[1])
+
+
+def _solve_in_turn(
+    problem: Problem, theta: Array, rows: Codes, cols: Codes, prior: OwnPrior, number: int
+) -> tuple[Array, bool]:
+    """Move the blocks of some rows and columns (or nodes, `rows`) to their optimum; returns theta, and if they stopped.
+
+    Rows and columns are solved in turn until a round moves neither. With a learnt prior they are then drawn, some
+    times; `number` is that of the posterior draw they are folded into.
+    """
+    updates, one_set = problem.blocks_in_turn(theta, prior), problem.objective.structure.one_set
+    targets = [(Role.NODE, rows)] if one_set else [(Role.ROW, rows), (Role.COL, cols)]
+    targets = [(role, codes) for role, codes in targets if len(codes)]
+    ended = False
+    for _ in range(ROUNDS):
+        moved = [updates.solve(role, FOLD_IN_STEPS, codes) for role, codes in targets]
+        ended = max(moved, default=0.0) < STILL or (len(targets) == 1 and not one_set)
+        if ended:
+            break
+    for redraw in range(0 if prior.precision is None else REDRAWS):
+        for role, codes in targets:
+            updates.draw(role, Key.of(FIXED_SEED, Stream.FOLD_IN, number, redraw, role), codes=codes)
+    return updates.theta(), ended
+
+
+def _pair_scores(fitted: Fitted, A: Array, B: Array, h: Array, engine: Engine) -> Array:
+    """The scores (n, n_labels) of pairs of blocks A (n, row size) and B (n, col size) with one shared block."""
+    each, offset = np.arange(len(A)), np.zeros((len(A), fitted.structure.n_labels))
+    return engine.block_scores(fitted.structure, Blocks(A, B, h[None]), (each, each), offset)
 
 
 def targets(fitted: Fitted, dyads: Dyads, n_known: tuple[int, int], side: str | None) -> tuple[Codes, Codes]:

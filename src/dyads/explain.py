@@ -1,11 +1,12 @@
 """What a prediction is made of: the exact additive parts of each label's log-odds."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dyads.data.vocabulary import Codes
-from dyads.engine.scoring import scores
+from dyads.engine import Engine
 from dyads.model.fitted import Fitted
 
 Array = np.ndarray[Any, Any]
@@ -30,7 +31,7 @@ class Parts(NamedTuple):
     value: Array
 
 
-def explain(fitted: Fitted, row: Codes, col: Codes, relation: Codes | None, features: Any, n_jobs: int | None) -> Parts:
+def explain(fitted: Fitted, codes: Sequence[Codes], features: Any, engine: Engine) -> Parts:
     """Split the log-odds of dyads into parts that sum to them.
 
         log-odds_y = label bias + row bias + column bias + latent + sum over features of x_f w_fy
@@ -42,35 +43,32 @@ def explain(fitted: Fitted, row: Codes, col: Codes, relation: Codes | None, feat
     means of theirs, and what averaging their probabilities adds to that is the part "averaging".
     """
     if fitted.members:
-        return _of_many(fitted, row, col, relation, features, n_jobs)
+        return _of_many(fitted, codes, features, engine)
+    row, col, relation = (*codes, None)[:3]
     n = np.arange(len(row))
     linear = [(n, "label bias", _label_bias(fitted, relation, len(row)))]
-    for i, codes in enumerate((row, col)):
-        linear += _side_parts(fitted, i, codes)
+    for i, column in enumerate((row, col)):
+        linear += _side_parts(fitted, i, column)
     if features is not None:
         linear.append(_of_features(features, n, fitted.layout.side_weights(fitted.theta)[2], "dyad", fitted))
     total = np.zeros_like(linear[0][2])
     for at, _, value in linear:
         np.add.at(total, at, value)
-    codes = (row, col) if relation is None else (row, col, relation)
-    predicted = scores(fitted, *codes, features=features, n_jobs=n_jobs)
-    average = scores(fitted.without_spread(), *codes, features=features, n_jobs=n_jobs)
-    new = np.flatnonzero(fitted.new_entities[0][row] | fitted.new_entities[1][col])
+    predicted = engine.scores(fitted, codes, features)
+    average = engine.scores(fitted.without_spread(), codes, features)
+    new = np.flatnonzero(fitted.new[0][row] | fitted.new[1][col])
     latent = (n, "latent", _free(fitted, average) - total)
     unknown = (new, "unknown", _free(fitted, predicted[new]) - _free(fitted, average[new]))
     return _in_order(fitted, [*linear, latent, unknown])
 
 
-def _of_many(
-    fitted: Fitted, row: Codes, col: Codes, relation: Codes | None, features: Any, n_jobs: int | None
-) -> Parts:
-    each = [explain(one, row, col, relation, features, n_jobs) for one in fitted.every]
+def _of_many(fitted: Fitted, codes: Sequence[Codes], features: Any, engine: Engine) -> Parts:
+    each = [explain(member, codes, features, engine) for member in fitted.every]
     value = np.mean([parts.value for parts in each], axis=0)
-    codes = (row, col) if relation is None else (row, col, relation)
-    odds = fitted.log_odds(scores(fitted, *codes, features=features, n_jobs=n_jobs))
+    odds = fitted.log_odds(engine.scores(fitted, codes, features))
     np.subtract.at(odds, each[0].dyad, value)
-    dyad = np.concatenate([each[0].dyad, np.arange(len(row))])
-    name = np.concatenate([each[0].name, np.full(len(row), "averaging")])
+    dyad = np.concatenate([each[0].dyad, np.arange(len(odds))])
+    name = np.concatenate([each[0].name, np.full(len(odds), "averaging")])
     order = np.argsort(dyad, kind="stable")
     return Parts(dyad[order], name[order], np.concatenate([value, odds])[order])
 

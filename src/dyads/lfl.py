@@ -47,9 +47,9 @@ from dyads.model.parameters import Layout, label_log_odds
 from dyads.model.penalty import L2, Counts
 from dyads.model.structure import STRUCTURES, Stereotype, build, is_undirected
 from dyads.predictor import Predictor
-from dyads.sampling import learn
+from dyads.sampling import Chains, learn
 from dyads.solve import SAMPLER, Options
-from dyads.training import Callback, Progress, Training, resume
+from dyads.training import Callback, Progress, Run, Training, resume
 
 Array = np.ndarray[Any, Any]
 logger = logging.getLogger("dyads")
@@ -183,30 +183,28 @@ class LFL(Predictor):
         with _logged(self.verbose, callback) as monitored:
             for number in range(self.n_models):
                 start = self._warm_start(before[number], untrained) if number < len(before) else None
+                options = Options(self.max_iter, self.tol, self.learning_rate, int(rng.randint(2**31 - 1)))
+                run = Run(
+                    self._engine,
+                    numeric_values(observed.classes) if self._ordered else None,
+                    self.n_init,
+                    self.validation_fraction if self.early_stopping else None,
+                    self.side_training,
+                    start,
+                    monitored,
+                )
+                chains = Chains(self.n_chains, self.draw_memory * 2**20, checkpoint)
                 found, draws, mixing, steps = learn(
-                    self._objective(untrained),
-                    observed.dyads,
-                    solver=self.solver,
-                    n_chains=self.n_chains,
-                    memory=self.draw_memory * 2**20,
-                    checkpoint=checkpoint,
-                    values=numeric_values(observed.classes) if self._ordered else None,
-                    options=Options(self.max_iter, self.tol, self.learning_rate, int(rng.randint(2**31 - 1))),
-                    n_init=self.n_init,
-                    validation_fraction=self.validation_fraction if self.early_stopping else None,
-                    start=start,
-                    side_training=self.side_training,
-                    n_jobs=self.n_jobs,
-                    callback=monitored,
+                    self._objective(untrained), observed.dyads, self.solver, options, run, chains
                 )
                 ends.append(found)
                 if number == 0:
                     trace, diagnostics = steps, mixing
                 models = with_draws(untrained, [(draw.theta, draw.priors) for draw in draws]) or [
-                    with_spread(untrained.trained(found.theta), observed.dyads, self.n_jobs)
+                    with_spread(untrained.trained(found.theta), observed.dyads, self._engine)
                 ]
                 if self.unknown == "mean":
-                    models = [with_mean_predictions(model, observed.dyads, self.n_jobs) for model in models]
+                    models = [with_mean_predictions(model, observed.dyads, self._engine) for model in models]
                 trained += models
                 if found.ended == "monitor":
                     break
@@ -445,13 +443,13 @@ class LFL(Predictor):
         before, model = model, model.counted(dyads)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         options = Options(learning_rate=self.learning_rate, seed=seed)
-        values = numeric_values(model.classes) if self._ordered else None
-        theta, progress = resume(
-            self._objective(model), dyads, model.counts, start, options, values, n_iter, self.n_jobs
-        )
+        run = Run(self._engine, numeric_values(model.classes) if self._ordered else None)
+        theta, progress = resume(self._objective(model), dyads, model.counts, start, options, n_iter, run)
         model = replace(model.trained(theta), strangeness=None)
         first = known is None
-        self.fitted_ = with_spread(model, dyads, self.n_jobs) if first else with_more(model, before, dyads, self.n_jobs)
+        self.fitted_ = (
+            with_spread(model, dyads, self._engine) if first else with_more(model, before, dyads, self._engine)
+        )
         self.columns_, self.n_features_in_ = more.columns, len(more.columns)
         self.n_iter_, self.solver_, self.converged_ = n_iter + 1, "sgd", False
         self.objective_ = progress.objective
@@ -495,7 +493,9 @@ class LFL(Predictor):
         model = copy.copy(self)
 
         first, *others = (
-            fold_in(with_seen(one.grown(new.rows, new.cols), dyads, rows, cols), dyads, rows, cols, self.n_jobs, number)
+            fold_in(
+                with_seen(one.grown(new.rows, new.cols), dyads, rows, cols), dyads, rows, cols, self._engine, number
+            )
             for number, one in enumerate(known.every)
         )
         model.fitted_ = replace(first, members=tuple(others))

@@ -48,15 +48,24 @@ def root_mean_squared_error(y: Any, predicted: Any, sample_weight: Weights = Non
     return float(sk.root_mean_squared_error(y, predicted, sample_weight=sample_weight))
 
 
+LEAST_PROBABILITY = 1e-300
+"""What a probability that is too small for a number is taken for, so that its log is one."""
+
+
+def log_proba(proba: Any) -> Array:
+    """The log of probabilities; those below `LEAST_PROBABILITY` count as that."""
+    return np.asarray(np.log(np.maximum(proba, LEAST_PROBABILITY)))
+
+
 def log_loss(y: Any, proba: Any, classes: Any, sample_weight: Weights = None) -> float:
-    """Mean of -log p(label), in nats; probabilities below the smallest normal number count as that."""
+    """Mean of -log p(label), in nats; see `log_proba` for probabilities of zero."""
     return _mean(log_losses(y, proba, classes), sample_weight)
 
 
 def log_losses(y: Any, proba: Any, classes: Any) -> Array:
     """-log p(label) of each dyad (n,), whose mean is `log_loss`."""
     truth, proba = _read(y, proba, classes)
-    return np.asarray(-np.log(np.maximum(proba[truth], np.finfo(np.float64).tiny)))
+    return -log_proba(proba[truth])
 
 
 def brier_score(y: Any, proba: Any, classes: Any, sample_weight: Weights = None) -> float:

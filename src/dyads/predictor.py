@@ -23,14 +23,14 @@ from dyads.data.observations import read_dyads, read_pairs, read_weight
 from dyads.data.side import Features
 from dyads.data.tables import read_column, table_like
 from dyads.data.vocabulary import Codes
-from dyads.engine.scoring import scores
+from dyads.engine import CPU, Engine
 from dyads.errors import InputError, UnknownIdError, UnknownIdWarning, unknown_name
 from dyads.explain import explain
 from dyads.metrics import accuracy
 from dyads.model.fitted import Fitted
 from dyads.model.loss import LOSSES, least_cost, link, mode
 from dyads.model.structure import is_undirected
-from dyads.recommend import ask, recommend, thompson
+from dyads.recommend import Wanted, ask, recommend, thompson
 from dyads.uncertainty import interval, sample_proba
 
 Array = np.ndarray[Any, Any]
@@ -51,6 +51,11 @@ class Predictor(ClassifierMixin, BaseEstimator):
     unknown: str
     n_jobs: int | None
 
+    @property
+    def _engine(self) -> Engine:
+        """Where sums over dyads are computed."""
+        return CPU(self.n_jobs)
+
     def _look_up(self, X: Any, row_features: Any, col_features: Any) -> tuple[Fitted, list[Codes], Any]:
         """The model, with these features if any, and the codes and the features of the dyads of X."""
         check_is_fitted(self)
@@ -67,7 +72,7 @@ class Predictor(ClassifierMixin, BaseEstimator):
     def _scores(self, X: Any, row_features: Any = None, col_features: Any = None) -> Array:
         """Score the dyads of X; those with unknown ids follow the policy, and are counted in one warning."""
         fitted, codes, features = self._look_up(X, row_features, col_features)
-        out = scores(fitted, *codes, features=features, n_jobs=self.n_jobs)
+        out = self._engine.scores(fitted, codes, features)
         unknown = [column < 0 for column in codes]
         if any(column.any() for column in unknown):
             self._treat_unknown(fitted, codes, unknown, out)
@@ -223,7 +228,7 @@ class Predictor(ClassifierMixin, BaseEstimator):
         columns one; also under ``unknown="mean"``.
         """
         fitted, codes, features = self._look_up(X, row_features, col_features)
-        return self._nan_unknown(codes, sample_proba(fitted, n, codes, features, self.n_jobs), axis=1)
+        return self._nan_unknown(codes, sample_proba(fitted, n, codes, features, self._engine), axis=1)
 
     def predict_interval(
         self, X: Any, level: float = 0.9, *, row_features: Any = None, col_features: Any = None
@@ -234,7 +239,7 @@ class Predictor(ClassifierMixin, BaseEstimator):
         is another thing than how sure these are of a label.
         """
         fitted, codes, features = self._look_up(X, row_features, col_features)
-        return self._nan_unknown(codes, interval(fitted, level, codes, features, self.n_jobs), axis=0)
+        return self._nan_unknown(codes, interval(fitted, level, codes, features, self._engine), axis=0)
 
     def _nan_unknown(self, codes: list[Codes], found: Array, axis: int) -> Array:
         """What was found, NaN for dyads with unknown ids where the policy is that, or an error."""
@@ -261,8 +266,7 @@ class Predictor(ClassifierMixin, BaseEstimator):
         """
         fitted, codes, features = self._look_up(X, row_features, col_features)
         self._unknown_message([column < 0 for column in codes])
-        row, col, relation = (*codes, None)[:3]
-        parts = explain(fitted, row, col, relation, features, self.n_jobs)
+        parts = explain(fitted, codes, features, self._engine)
         n_labels = len(fitted.classes)
         columns = {
             "dyad": np.repeat(parts.dyad, n_labels),
@@ -305,9 +309,11 @@ class Predictor(ClassifierMixin, BaseEstimator):
         fitted, codes, row_ids, chosen = self._offered(rows, n, candidates, row_features, col_features)
         kind = self._relation_code(relation)
         pairs = self._excluded(fitted, codes, exclude, kind)
-        wanted = fitted, codes, chosen, min(int(n), len(chosen)), self._worth(by), pairs, kind, self.n_jobs
-        drawn = isinstance(by, str) and by == "thompson" and by not in self.classes_
-        best = thompson(*wanted, check_random_state(random_state)) if drawn else recommend(*wanted)
+        wanted = Wanted(codes, chosen, min(int(n), len(chosen)), self._worth(by), pairs, kind)
+        if isinstance(by, str) and by == "thompson" and by not in self.classes_:
+            best = thompson(fitted, wanted, self._engine, check_random_state(random_state))
+        else:
+            best = recommend(fitted, wanted, self._engine)
         columns = {
             "row": row_ids.take(pa.array(best.row)),
             "col": fitted.cols.ids.ids.take(pa.array(best.col)),
@@ -338,7 +344,7 @@ class Predictor(ClassifierMixin, BaseEstimator):
         kind = self._relation_code(relation)
         rows, cols = self._excluded(fitted, codes, exclude, kind)
         chosen = np.setdiff1d(chosen, cols[(rows == codes[0]) & (rows >= 0)])
-        best, gain = ask(fitted, int(codes[0]), chosen, int(n), kind, self.n_jobs)
+        best, gain = ask(fitted, int(codes[0]), chosen, int(n), kind, self._engine)
         columns = {
             "row": row_ids.take(pa.array(np.zeros(len(best), np.int64))),
             "col": fitted.cols.ids.ids.take(pa.array(best)),

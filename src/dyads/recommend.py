@@ -7,9 +7,10 @@ from scipy.special import entr
 
 from dyads.data.dyads import Grouped
 from dyads.data.vocabulary import Codes
-from dyads.engine.scoring import pair_scores, top
+from dyads.engine import Engine, Query
 from dyads.model.fitted import Fitted
 from dyads.model.loss import link
+from dyads.model.parameters import Blocks
 
 Array = np.ndarray[Any, Any]
 
@@ -34,20 +35,29 @@ class Best(NamedTuple):
     value: Array
 
 
-def recommend(
-    fitted: Fitted,
-    rows: Codes,
-    candidates: Codes,
-    n: int,
-    values: Array,
-    exclude: tuple[Codes, Codes],
-    relation: int,
-    n_jobs: int | None,
-) -> Best:
-    """The `n` candidates of greatest expected value sum_y p_y values_y for each of `rows`, without those excluded.
+class Wanted(NamedTuple):
+    """What is to be recommended.
 
-    `exclude` : codes of rows and of columns, pairs to leave out; negative codes, and others than these, are ignored.
+    Attributes
+    ----------
+    rows, candidates : codes of rows, and of the columns to choose from
+    n : how many for each row
+    values : (n_labels,) what each label is worth
+    exclude : codes of rows and of columns, pairs to leave out; negative codes, and those of others, are ignored
+    relation : its code
     """
+
+    rows: Codes
+    candidates: Codes
+    n: int
+    values: Array
+    exclude: tuple[Codes, Codes]
+    relation: int
+
+
+def recommend(fitted: Fitted, wanted: Wanted, engine: Engine) -> Best:
+    """The candidates of greatest expected value sum_y p_y values_y for each row, without those excluded."""
+    rows, candidates, exclude = wanted.rows, wanted.candidates, wanted.exclude
     place = np.full(len(fitted.cols), -1)
     place[candidates] = np.arange(len(candidates))
     left_out = place[exclude[1]]
@@ -59,40 +69,31 @@ def recommend(
     begin = np.concatenate([[0], np.cumsum(sizes)])
     within = np.arange(begin[-1]) - np.repeat(begin[:-1], sizes)
     excluded = order[np.repeat(start[rows], sizes) + within]
-    at, value = top(fitted, rows, candidates, n, values, relation, (begin, excluded), n_jobs)
+    query = Query(rows, candidates, wanted.n, wanted.values, wanted.relation, (begin, excluded))
+    at, value = engine.top(fitted, query)
     found = at >= 0
     row, rank = np.nonzero(found)
     return Best(row, candidates[at[found]], rank + 1, value[found])
 
 
-def thompson(
-    fitted: Fitted,
-    rows: Codes,
-    candidates: Codes,
-    n: int,
-    values: Array,
-    exclude: tuple[Codes, Codes],
-    relation: int,
-    n_jobs: int | None,
-    rng: np.random.RandomState,
-) -> Best:
+def thompson(fitted: Fitted, wanted: Wanted, engine: Engine, rng: np.random.RandomState) -> Best:
     """The best candidates under one draw from the posterior, another one for each row: what is uncertain is tried."""
-    if not len(rows):
-        return recommend(fitted, rows, candidates, n, values, exclude, relation, n_jobs)
+    if not len(wanted.rows):
+        return recommend(fitted, wanted, engine)
     models = fitted.every
-    drawn = rng.randint(len(models), size=len(rows))
+    drawn = rng.randint(len(models), size=len(wanted.rows))
     found = []
     for number in np.unique(drawn):
         mine = np.flatnonzero(drawn == number)
         model = models[number].one_draw()
-        best = recommend(model, rows[mine], candidates, n, values, exclude, relation, n_jobs)
+        best = recommend(model, wanted._replace(rows=wanted.rows[mine]), engine)
         found.append(best._replace(row=mine[best.row]))
     together = Best(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
     order = np.lexsort((together.rank, together.row))
     return Best(*(part[order] for part in together))
 
 
-def ask(fitted: Fitted, row: int, candidates: Codes, n: int, relation: int, n_jobs: int | None) -> tuple[Codes, Array]:
+def ask(fitted: Fitted, row: int, candidates: Codes, n: int, relation: int, engine: Engine) -> tuple[Codes, Array]:
     """The `n` candidates whose label would tell most about a row, and what it would tell, in nats, most first.
 
     The expected information gain about the row's own block a of the label y of column c,
@@ -104,6 +105,7 @@ def ask(fitted: Fitted, row: int, candidates: Codes, n: int, relation: int, n_jo
     """
     labels = fitted.rows.counts[row] if row >= 0 else 0.0
     total, entropy = np.zeros((len(candidates), fitted.structure.n_labels)), np.zeros(len(candidates))
+    first, each, offset = np.zeros(len(candidates), np.int64), np.arange(len(candidates)), np.zeros_like(total)
     n_draws = 0
     for one in fitted.every:
         block = one.effective.row[row] if row >= 0 else one.unknown.row[0]
@@ -111,8 +113,8 @@ def ask(fitted: Fitted, row: int, candidates: Codes, n: int, relation: int, n_jo
         known = fitted.is_posterior and labels > 0
         spread = np.zeros((1, len(block))) if known else one.rows.spread * np.sqrt(ASKED / (ASKED + labels))
         for away in spread:
-            blocks = np.broadcast_to(block + away, (len(candidates), len(block)))
-            proba = link(pair_scores(one, blocks, cols, h, n_jobs))
+            blocks = Blocks((block + away)[None], cols, h[None])
+            proba = link(engine.block_scores(fitted.structure, blocks, (first, each), offset))
             total += proba
             entropy += entr(proba).sum(axis=1)
             n_draws += 1

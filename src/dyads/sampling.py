@@ -4,7 +4,6 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,15 +12,14 @@ from threadpoolctl import threadpool_limits
 
 from dyads import artifact
 from dyads.data.dyads import Dyads
-from dyads.engine.host import Host
 from dyads.engine.posterior import Posterior, State
 from dyads.errors import InputError
-from dyads.metrics import effective_sample_size, r_hat
+from dyads.metrics import effective_sample_size, log_proba, r_hat
 from dyads.model.objective import Objective
 from dyads.model.streams import Stream, SweepNoise, random_stream
 from dyads.solve import SAMPLER, Ended, Options
 from dyads.solve.gibbs import SWEEPS, Chain, most_draws, settled_after
-from dyads.training import Callback, Progress, Training, train
+from dyads.training import Callback, Progress, Run, Training, train
 
 Array = np.ndarray[Any, Any]
 
@@ -63,51 +61,45 @@ class Diagnostics(NamedTuple):
         return float(np.quantile(self.r_hat, 0.9, method="lower"))
 
 
+class Chains(NamedTuple):
+    """How a posterior is sampled.
+
+    Attributes
+    ----------
+    n : how many chains
+    memory : bytes that the kept draws may take
+    checkpoint : a file in which the chains are kept, and from which they go on if it is there; or None
+    """
+
+    n: int
+    memory: float
+    checkpoint: str | os.PathLike[str] | None
+
+
 def learn(
-    objective: Objective,
-    dyads: Dyads,
-    *,
-    solver: str,
-    n_chains: int,
-    memory: float,
-    checkpoint: str | os.PathLike[str] | None,
-    values: Array | None,
-    options: Options,
-    n_init: int,
-    validation_fraction: float | None,
-    start: Callable[[Array], Array] | None,
-    side_training: str,
-    n_jobs: int | None,
-    callback: Callback | None,
+    objective: Objective, dyads: Dyads, solver: str, options: Options, run: Run, sampled: Chains
 ) -> "tuple[Training, list[State], Diagnostics | None, list[Progress]]":
     """Minimise the objective, or draw from its posterior, as `solver` says.
 
     Returns where that ended, the draws (none of a minimiser) with their diagnostics, and the trace. See `train`, which
-    also makes the point estimates from which chains start. `memory` : bytes the draws may take; `checkpoint` : a file
-    in which the chains are kept, and from which they go on if it is there.
+    also makes the point estimates from which chains start.
     """
     if solver != SAMPLER:
-        for name, given in (("n_chains", n_chains > 1), ("checkpoint", checkpoint is not None)):
+        for name, given in (("n_chains", sampled.n > 1), ("checkpoint", sampled.checkpoint is not None)):
             if given:
                 raise InputError(f"{name} is for solver='{SAMPLER}', and solver={solver!r}: expected it left alone.")
-    how = {"n_init": n_init, "side_training": side_training, "n_jobs": n_jobs, "values": values}
-    if solver != SAMPLER:
-        found, trace = train(
-            objective, dyads, solver=solver, options=options, validation_fraction=validation_fraction, start=start,
-            callback=callback, **how,
-        )  # fmt: skip
-        return found, [], None, trace
-    _check(objective, checkpoint, validation_fraction)
-    kept, held = dyads, None
-    if validation_fraction is not None:
-        kept, held = dyads.hold_out(validation_fraction, random_stream(options.seed, Stream.HOLD_OUT))
-    fingerprint = _fingerprint(objective, kept, n_chains, values)
+        best, trace = train(objective, dyads, solver, options, run)
+        return best, [], None, trace
+    n_chains, checkpoint = sampled.n, sampled.checkpoint
+    _check(objective, checkpoint, run.validation_fraction)
+    kept, held = run.split(dyads, options.seed)
+    fingerprint = _fingerprint(objective, kept, n_chains, run.values)
     chains, seed = _resumed(checkpoint, fingerprint, options.seed)
     n_sweeps = SWEEPS if options.max_iter is None else options.max_iter
     trace, began = [], time.perf_counter()
     # BLAS sums in an order that depends on its number of threads.
-    with threadpool_limits(1, "blas"), Host(objective, kept, n_jobs) as host:
-        posterior = Posterior(host)
+    with threadpool_limits(1, "blas"), run.engine.bind(objective, kept) as problem:
+        posterior = Posterior(problem)
         pairs = _watched(kept, seed)
         save = _Checkpoint(checkpoint, chains, fingerprint, seed)
 
@@ -117,13 +109,16 @@ def learn(
         for number in range(n_chains):
             if number == len(chains):
                 point, _ = train(
-                    objective, kept, options=Options(learning_rate=options.learning_rate, seed=seed + number),
-                    start=start if number == 0 else None, **how,
-                )  # fmt: skip
+                    objective,
+                    kept,
+                    "auto",
+                    Options(learning_rate=options.learning_rate, seed=seed + number),
+                    run._replace(validation_fraction=None, callback=None, start=run.start if number == 0 else None),
+                )
                 chains.append(Chain(posterior.start(point.theta, random_stream(seed, Stream.CHAIN_START, number))))
-            most = most_draws(chains[number].state, memory, n_chains)
+            most = most_draws(chains[number].state, sampled.memory, n_chains)
             chains[number] = chains[number].thinned(most)
-            watch = _Watch(posterior, held, number, began, trace, callback, chains[number])
+            watch = _Watch(posterior, held, number, began, trace, run.callback, chains[number])
             try:
                 while chains[number].n_sweeps < n_sweeps:
                     noise = SweepNoise(seed, number, chains[number].n_sweeps)
@@ -255,8 +250,7 @@ class _Watch:
         for i in range(2):
             self.sums[i] = self.sums[i] + chance
             self.counts[i] += 1
-        weight = None if held.weight is None else held.weight
-        return float(np.average(-np.log(self.sums[0] / self.counts[0]), weights=weight))
+        return float(np.average(-log_proba(self.sums[0] / self.counts[0]), weights=held.weight))
 
 
 # ------------------------------------------------------------------------------------------------------ checkpoint

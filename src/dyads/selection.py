@@ -20,7 +20,6 @@ from dyads.data.labels import numeric_values, read_labels, values_of
 from dyads.data.observations import read_weight
 from dyads.data.split import RandomCells
 from dyads.data.tables import named_values, read_column, read_feature, table_like
-from dyads.engine.host import Host
 from dyads.errors import InputError, NotConvergedWarning, UnknownIdWarning, VanishedWarning
 from dyads.estimators import LFLClassifier, LFLOrdinal
 from dyads.solve import SAMPLER
@@ -139,8 +138,8 @@ def vanishing_l2(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> f
         warnings.simplefilter("ignore", NotConvergedWarning)
         plain.fit(X, y, sample_weight)
     observed = plain._read(X, y, sample_weight)
-    with Host(plain._objective(plain.fitted_), observed.dyads, plain.n_jobs) as host:
-        dyads, slopes = host.score_gradients(plain.fitted_.uncentred().astype(np.float64))
+    with plain._engine.bind(plain._objective(plain.fitted_), observed.dyads) as problem:
+        dyads, slopes = problem.score_gradients(plain.fitted_.uncentred().astype(np.float64))
     if plain._ordered:
         values = numeric_values(plain.classes_)
         slopes = np.column_stack([slopes, slopes @ ((values - values.mean()) / values.std())])
@@ -305,8 +304,6 @@ class _Search:
         if model.unknown in ("raise", "nan"):
             # An id may have no labels in a fold, whatever is to be done about those that have none at all.
             model.set_params(unknown="prior")
-        if joblib.effective_n_jobs(self.n_jobs) > 1:
-            model.set_params(n_jobs=1)
         scores = []
         for params in wanted:
             proba = model.set_params(**params).fit(X, y, weight).predict_proba(X_test)

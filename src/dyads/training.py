@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dyads.data.dyads import Dyads
-from dyads.engine.host import Host
+from dyads.engine import Engine, Problem
 from dyads.errors import DivergenceError, InputError, unknown_name
 from dyads.model.objective import Objective
 from dyads.model.penalty import Counts
 from dyads.model.streams import Stream, random_stream
 from dyads.solve import SOLVERS, Ended, Options
-from dyads.solve.sgd import RATE
+from dyads.solve.sgd import RATE, finite_epoch
 
 Array = np.ndarray[Any, Any]
 
@@ -81,6 +81,36 @@ class Training:
         return self.diverged is not None, self.objective if math.isnan(self.validation) else self.validation
 
 
+class Run(NamedTuple):
+    """How a fit is run, whatever the solver.
+
+    Attributes
+    ----------
+    engine : where sums over dyads are computed
+    values : (n_labels,) of ordered labels, or None
+    n_init : random starts
+    validation_fraction : share of the dyads that early stopping holds out, or None; each restart then keeps its iterate
+        of least held-out loss
+    side_training : in which order the side weights are learnt, see `SIDE_TRAINING`
+    start : alters the initial theta of the first restart, or None
+    callback : told of every iteration, or None
+    """
+
+    engine: Engine
+    values: Array | None = None
+    n_init: int = 1
+    validation_fraction: float | None = None
+    side_training: str = "joint"
+    start: Callable[[Array], Array] | None = None
+    callback: Callback | None = None
+
+    def split(self, dyads: Dyads, seed: int) -> tuple[Dyads, Dyads | None]:
+        """The dyads to train on, and those held out, if any."""
+        if self.validation_fraction is None:
+            return dyads, None
+        return dyads.hold_out(self.validation_fraction, random_stream(seed, Stream.HOLD_OUT))
+
+
 def pick_solver(name: str, objective: Objective, n_dyads: int) -> str:
     """Resolve ``"auto"`` and check that the solver fits the loss."""
     if name == "auto":
@@ -98,45 +128,30 @@ def pick_solver(name: str, objective: Objective, n_dyads: int) -> str:
 def train(
     objective: Objective,
     dyads: Dyads,
-    *,
-    values: Array | None = None,
-    solver: str = "auto",
-    options: Options | None = None,
-    n_init: int = 1,
-    validation_fraction: float | None = None,
-    start: Callable[[Array], Array] | None = None,
-    side_training: str = "joint",
-    n_jobs: int | None = 1,
-    callback: Callback | None = None,
+    solver: str,
+    options: Options,
+    run: Run,
 ) -> tuple[Training, list[Progress]]:
-    """Minimise the objective from `n_init` random starts; returns the best of them and the trace of all.
-
-    With `validation_fraction`, that share of the dyads is held out, and each restart keeps its iterate of least
-    held-out loss. `values` are those of ordered labels. `start` may alter the initial theta of the first restart.
-    `side_training` says in which order the side weights are learnt, see `SIDE_TRAINING`.
-    """
-    options = options or Options()
+    """Minimise the objective from random starts; returns the best of them and the trace of all."""
     solver = pick_solver(solver, objective, len(dyads))
-    kept, held = dyads, None
-    if validation_fraction is not None:
-        kept, held = dyads.hold_out(validation_fraction, random_stream(options.seed, Stream.HOLD_OUT))
+    kept, held = run.split(dyads, options.seed)
     trace: list[Progress] = []
-    runs = []
-    stages = _stages(objective, side_training)
-    with Host(objective, kept, n_jobs) as problem:
+    restarts = []
+    stages = _stages(objective, run.side_training)
+    with run.engine.bind(objective, kept) as problem:
         began = time.perf_counter()
-        for init in range(n_init):
+        for init in range(run.n_init):
             rng = random_stream(options.seed, Stream.START, init)
-            theta = _initial(objective, rng, dyads, kept, values)
-            if start is not None and init == 0:
-                theta = start(theta)
+            theta = _initial(objective, rng, dyads, kept, run.values)
+            if run.start is not None and init == 0:
+                theta = run.start(theta)
             seeded = options._replace(seed=int(rng.integers(2**31)))
             n_iter = 0
             for number, free in enumerate(stages):
                 last = number == len(stages) - 1
                 first = theta if last else np.where(_side(objective), 0, theta)
-                watch = _Watch(problem.over(free), held, init, n_iter, began, trace, callback)
-                solution = SOLVERS[solver].minimise(problem.over(free), first, seeded, watch)
+                watch = _Watch(problem.restricted(free), held, init, n_iter, began, trace, run.callback)
+                solution = SOLVERS[solver].minimise(problem.restricted(free), first, seeded, watch)
                 best = solution.theta if watch.best is None else watch.best
                 theta = best if last else np.where(_side(objective), theta, best)
                 n_iter += solution.n_iter
@@ -145,10 +160,12 @@ def train(
             ended: Ended = "tolerance" if watch.stopped_early else solution.ended
             value = problem.value(best)
             complaint = _complaint(solver, n_iter) if ended == "limit" else None
-            runs.append(Training(best, value, watch.validation, solver, n_iter, ended, solution.diverged, complaint))
+            restarts.append(
+                Training(best, value, watch.validation, solver, n_iter, ended, solution.diverged, complaint)
+            )
             if watch.told_to_stop:
                 break
-    return min(runs, key=lambda run: run.badness), trace
+    return min(restarts, key=lambda restart: restart.badness), trace
 
 
 def _complaint(solver: str, n_iter: int) -> str:
@@ -164,27 +181,26 @@ def resume(
     counts: Counts,
     theta: Array | None,
     options: Options,
-    values: Array | None,
     number: int,
-    n_jobs: int | None,
+    run: Run,
 ) -> tuple[Array, Progress]:
     """One epoch of SGD over a batch of dyads, from `theta` or, if None, from a random start.
 
     `counts` are those of all dyads so far, this batch included; `number` is that of the epoch.
     """
     if theta is None:
-        theta = _initial(objective, random_stream(options.seed, Stream.START, 0), dyads, dyads, values)
-    with Host(objective, dyads, n_jobs, counts) as problem:
+        theta = _initial(objective, random_stream(options.seed, Stream.START, 0), dyads, dyads, run.values)
+    with run.engine.bind(objective, dyads, counts) as problem:
         began = time.perf_counter()
-        state = problem.resumed_state(theta)
+        descent = problem.descent(theta, visited=True)
         rate = RATE if options.learning_rate is None else options.learning_rate
-        value = problem.epoch(state, rate, options.seed, number)
-    if not (math.isfinite(value) and np.isfinite(state[0]).all()):
+        value = finite_epoch(descent, rate, options.seed, number)
+    if value is None:
         raise DivergenceError(
             f"The objective stopped being a finite number in SGD epoch {number + 1}: lower learning_rate, or raise l2. "
             "The model keeps its last state."
         )
-    return state[0], Progress(0, number + 1, value, math.nan, time.perf_counter() - began)
+    return descent.theta(), Progress(0, number + 1, value, math.nan, time.perf_counter() - began)
 
 
 def _initial(objective: Objective, rng: np.random.Generator, dyads: Dyads, kept: Dyads, values: Array | None) -> Array:
@@ -216,7 +232,7 @@ class _Watch:
 
     def __init__(
         self,
-        problem: Host,
+        problem: Problem,
         held: Dyads | None,
         init: int,
         before: int,

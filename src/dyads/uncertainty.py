@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dyads.data.vocabulary import Codes
-from dyads.engine.scoring import scores
+from dyads.engine import Engine
 from dyads.errors import InputError
 from dyads.model.fitted import Fitted
 
@@ -17,7 +17,7 @@ CELLS = 2**24
 """Probabilities held at once while intervals are found."""
 
 
-def sample_proba(fitted: Fitted, n: int | None, codes: list[Codes], features: Any, n_jobs: int | None) -> Array:
+def sample_proba(fitted: Fitted, n: int | None, codes: list[Codes], features: Any, engine: Engine) -> Array:
     """The probabilities (n, n_dyads, n_labels) of dyads under `n` draws, evenly taken from those kept; None is all.
 
     Entities without labels are one draw from their prior, another one in each.
@@ -29,19 +29,17 @@ def sample_proba(fitted: Fitted, n: int | None, codes: list[Codes], features: An
     if not isinstance(n, numbers.Integral) or not 1 <= n <= len(models):
         raise InputError(f"n={n!r} draws are not possible: expected 1 to {len(models)}, as many as were kept.")
     chosen = np.linspace(0, len(models) - 1, int(n)).round().astype(np.int64)
-    drawn = [
-        fitted.proba(scores(models[i].one_draw(), *codes, features=features, n_jobs=n_jobs)) for i in chosen.tolist()
-    ]
+    drawn = [fitted.proba(engine.scores(models[i].one_draw(), codes, features)) for i in chosen.tolist()]
     return np.stack(drawn)
 
 
-def interval(fitted: Fitted, level: float, codes: list[Codes], features: Any, n_jobs: int | None) -> Array:
+def interval(fitted: Fitted, level: float, codes: list[Codes], features: Any, engine: Engine) -> Array:
     """The bounds (n_dyads, n_labels, 2) between which each probability lies with the posterior probability `level`."""
     if not (isinstance(level, numbers.Real) and 0 < level < 1):
         raise InputError(f"level={level!r} is not possible: expected a number between 0 and 1.")
     tails = (1 - float(level)) / 2, (1 + float(level)) / 2
     found = [
-        np.moveaxis(np.quantile(sample_proba(fitted, None, part, lines, n_jobs), tails, axis=0), 0, -1)
+        np.moveaxis(np.quantile(sample_proba(fitted, None, part, lines, engine), tails, axis=0), 0, -1)
         for part, lines in _cut(codes, features, max(1, CELLS // (len(fitted.every) * len(fitted.classes))))
     ]
     return np.concatenate(found) if found else np.zeros((0, len(fitted.classes), 2))

@@ -3,16 +3,30 @@
 import numpy as np
 import pytest
 
-from dyads import LFLClassifier
+from dyads import LFLClassifier, LFLOrdinal
 from dyads.datasets.synthetic import make_nominal
-from dyads.engine import entity, host
-from dyads.engine.host import Host
-from dyads.model.loss import Log, evaluate
-from dyads.solve import SOLVERS, Options
+from dyads.engine import CPU, orders
+from dyads.engine.entity import parts_of
+from dyads.errors import InputError
+from dyads.model.loss import Absolute, Log, evaluate
+from dyads.model.parameters import Role
+from dyads.model.streams import Key, Stream
+from dyads.model.structure import Bilinear
+from dyads.solve import SOLVERS
 from problems import LOSSES, N_LABELS, STRUCTURES, make_dyads, make_objective
 
 # Every structure with the log loss, every loss with one structure: what a subproblem does with a loss it does with all.
 OTHERS = [(structure, Log()) for structure in STRUCTURES[1:]] + [(STRUCTURES[0], loss) for loss in LOSSES[1:]]
+
+
+def sweep(problem, theta):
+    """Solve for every block once; returns theta."""
+    updates = problem.blocks_in_turn(theta)
+    for role in updates.roles:
+        updates.solve(role)
+    return updates.theta()
+
+
 PAIRS = [(STRUCTURES[0], Log()), *(pytest.param(*pair, marks=pytest.mark.slow) for pair in OTHERS)]
 
 
@@ -43,8 +57,11 @@ def test_sweeps_never_raise_the_objective_and_end_where_its_gradient_vanishes(st
     dyads = make_dyads(weighted=True, one_set=structure.one_set)
     objective = make_objective(structure, loss, dyads, "inverse_sqrt")
     theta = np.random.default_rng(1).normal(scale=0.5, size=objective.layout.size)
-    with Host(objective, dyads) as problem:
-        values = [problem.sweep(theta) for _ in range(400)]
+    values = []
+    with CPU(1).bind(objective, dyads) as problem:
+        for _ in range(400):
+            theta = sweep(problem, theta)
+            values.append(problem.value(theta))
         gradient = problem.value_and_gradient(theta)[1]
     assert (np.diff(values) <= 1e-9 * np.abs(values[0])).all()
     assert np.abs(gradient).max() < (1e-2 if isinstance(loss, Log) else 0.2)
@@ -52,31 +69,53 @@ def test_sweeps_never_raise_the_objective_and_end_where_its_gradient_vanishes(st
 
 @pytest.mark.parametrize("structure", [STRUCTURES[0], STRUCTURES[4]], ids=repr)
 def test_any_number_of_threads_gives_the_same_sweep(structure, monkeypatch):
-    monkeypatch.setattr(host, "ENTITY_CHUNK", 16)
+    monkeypatch.setattr(orders, "ENTITY_CHUNK", 16)
     dyads = make_dyads(n=300, n_rows=40, n_cols=30, one_set=structure.one_set)
     objective = make_objective(structure, Log(), dyads)
     found = []
     for n_jobs in (1, 2, 3):
         theta = np.random.default_rng(1).normal(scale=0.5, size=objective.layout.size)
-        with Host(objective, dyads, n_jobs) as problem:
-            problem.sweep(theta)
-        found.append(theta)
+        with CPU(n_jobs).bind(objective, dyads) as problem:
+            found.append(sweep(problem, theta))
     np.testing.assert_array_equal(found[0], found[1])
     np.testing.assert_array_equal(found[0], found[2])
 
 
-def test_a_compiled_subproblem_equals_the_interpreted_one(monkeypatch):
-    dyads = make_dyads(weighted=True, one_set=True)
-    objective = make_objective(STRUCTURES[4], Log(), dyads)
-    found = []
-    for compiled in (True, False):
-        theta = np.random.default_rng(1).normal(scale=0.5, size=objective.layout.size)
-        if not compiled:
-            monkeypatch.setattr(entity, "newton_pass", entity.newton_pass.py_func)
-        with Host(objective, dyads) as problem:
-            problem.sweep(theta)
-        found.append(theta)
-    np.testing.assert_allclose(found[0], found[1], rtol=1e-8, atol=1e-10)
+@pytest.mark.parametrize(
+    "structure", [STRUCTURES[4], *(pytest.param(case, marks=pytest.mark.slow) for case in STRUCTURES)], ids=repr
+)
+def test_compiled_blocks_equal_interpreted_ones(structure, interpreted):
+    """Solved for and drawn, in every role, with the driver of shared blocks, which is plain Python either way."""
+    dyads = make_dyads(weighted=True, one_set=structure.one_set)
+    objective = make_objective(structure, Log(), dyads)
+    theta = np.random.default_rng(1).normal(scale=0.5, size=objective.layout.size)
+
+    def moved():
+        with CPU(1).bind(objective, dyads) as problem:
+            solved, drawn = problem.blocks_in_turn(theta), problem.blocks_in_turn(theta)
+            accepted = []
+            for role in solved.roles:
+                solved.solve(role, 3)
+                accepted.append(drawn.draw(role, Key.of(0, Stream.BLOCKS, role)))
+            return solved.theta(), drawn.theta(), np.concatenate(accepted)
+
+    compiled = moved()
+    with interpreted():
+        plain = moved()
+    assert compiled[2].any(), "some draws are accepted"
+    for fast, slow in zip(compiled, plain, strict=True):
+        np.testing.assert_allclose(fast, slow, rtol=1e-8, atol=1e-10)
+
+
+def test_blocks_are_drawn_in_parts_of_whole_labels():
+    structure = Bilinear(3, 3, 1, False, 2)
+    parts = parts_of(structure, Role.ROW, 9, 3, 6)
+    assert [part.entry.tolist() for part in parts] == [[0, 1, 3, 4, 5, 6], [2, 7, 8]]
+    assert sorted(np.concatenate([part.entry for part in parts_of(structure, Role.ROW, 9, 3, 1)]).tolist()) == list(
+        range(9)
+    )
+    (whole,) = parts_of(structure, Role.ROW, 9, 3, 9)
+    assert whole.own.tolist() == [0, 1, 2, 0, 1, 2]
 
 
 def test_newton_and_lbfgs_agree_where_the_problem_is_convex_and_nearly_elsewhere():
@@ -91,10 +130,8 @@ def test_newton_and_lbfgs_agree_where_the_problem_is_convex_and_nearly_elsewhere
     assert latent[0] == pytest.approx(latent[1], rel=0.01)
 
 
-def test_newton_refuses_a_loss_without_slopes():
-    dyads = make_dyads()
-    objective = make_objective(STRUCTURES[0], Log(), dyads)
-    with Host(objective, dyads) as problem:
-        theta = np.zeros(objective.layout.size)
-        assert SOLVERS["newton"].minimise(problem, theta, Options(max_iter=3), lambda *_: False).n_iter == 3
-    assert SOLVERS["newton"].needs_smooth
+@pytest.mark.parametrize("solver", [name for name, solver in SOLVERS.items() if solver.needs_smooth])
+def test_a_solver_that_needs_slopes_refuses_a_loss_without_and_names_one_that_fits(solver):
+    data = make_nominal(n=10, random_state=1)
+    with pytest.raises(InputError, match=f"solver='{solver}' needs a smooth loss.*use solver='sgd'"):
+        LFLOrdinal(loss=Absolute(0), solver=solver).fit(data.X, np.unique(data.y, return_inverse=True)[1])

@@ -10,8 +10,7 @@ from scipy.stats import norm, t
 from threadpoolctl import threadpool_limits
 
 from dyads.data.dyads import Dyads, Side
-from dyads.engine import entity, posterior
-from dyads.engine.host import PLACE, Host
+from dyads.engine import CPU, entity, posterior
 from dyads.engine.posterior import Posterior, State
 from dyads.metrics import effective_sample_size
 from dyads.model.loss import Log
@@ -21,7 +20,7 @@ from dyads.model.penalty import L2, Counts
 from dyads.model.prior import MEAN_COUNT, SIDE_RATE, SIDE_SHAPE, Learnt
 from dyads.model.streams import SweepNoise
 from dyads.model.structure import Bilinear, Diagonal, Directed, Stereotype
-from problems import learnt_from_prior, make_dyads, make_objective
+from problems import make_dyads, make_objective
 
 pytestmark = pytest.mark.xdist_group("posterior")
 
@@ -67,23 +66,13 @@ def state_from_prior(problem, rng):
             precision[i] = rng.gamma(SIDE_SHAPE, 1 / SIDE_RATE)
             weights[:] = rng.normal(size=weights.shape) / np.sqrt(precision[i])
     blocks = layout.blocks(theta)
-    for kind in problem.kinds:
-        learnt, own = learnt_from_prior(*blocks[PLACE[kind]].shape, rng)
-        blocks[PLACE[kind]][:] = own
-        priors.append(learnt)
+    for role in problem.roles:
+        own = blocks[role.place]
+        priors.append(Learnt.from_hyperprior(own.shape[1], rng))
+        own[:] = priors[-1].blocks(len(own), rng)
     if layout.n_relations == 1:
-        prior = problem._shared_prior()
-        noise = rng.standard_normal(blocks.shared.shape)
-        blocks.shared[:] = prior.centre + noise / np.sqrt(np.diag(prior.precision))
+        blocks.shared[:] = problem.shared_prior().blocks(1, rng)
     return State(theta, tuple(priors), precision)
-
-
-def with_labels(problem, label):
-    """Give the bound dyads other labels, in place."""
-    owners = problem.host._orders.by_owner
-    order = np.argsort(problem.host.dyads.row, kind="stable")
-    problem.host.dyads = replace(problem.host.dyads, label=label)
-    object.__setattr__(owners, "dyads", replace(owners.dyads, label=label[order]))
 
 
 def statistics(state, proba, layout):
@@ -105,8 +94,8 @@ def test_gewekes_joint_distribution_test(name, monkeypatch):
     structure, choices = CASES[name]
     objective, dyads = bound(structure, **choices)
     rng = np.random.default_rng(0)
-    with Host(objective, dyads) as host:
-        problem = Posterior(host)
+    with CPU(1).bind(objective, dyads) as bound_problem:
+        problem = Posterior(bound_problem)
 
         def look(state):
             return statistics(state, problem.proba(state, dyads), problem.layout)
@@ -116,8 +105,9 @@ def test_gewekes_joint_distribution_test(name, monkeypatch):
         for sweep in range(1500):
             proba = problem.proba(state, dyads)
             label = (proba.cumsum(axis=1) < rng.random(len(dyads))[:, None]).sum(axis=1)
-            with_labels(problem, label.clip(max=structure.n_labels - 1))
-            state, _ = problem.sweep(state, SweepNoise(0, 0, sweep))
+            labelled = replace(dyads, label=label.clip(max=structure.n_labels - 1))
+            with CPU(1).bind(objective, labelled) as other_labels:
+                state, _ = Posterior(other_labels).sweep(state, SweepNoise(0, 0, sweep))
             found.append(look(state))
     found = np.array(found)
     error = wanted.var(axis=0) / len(wanted) + found.var(axis=0) / effective_sample_size(found[None])
@@ -155,8 +145,8 @@ def test_predictive_probabilities_match_those_of_a_grid():
     expected = [np.sum(weight * p) / weight.sum() for p in (one, other)]
 
     objective = make_objective(Bilinear(2, 0, 1, False, 0), Log(), dyads, centre=np.zeros(4))
-    with Host(objective, dyads) as host:
-        problem = Posterior(host)
+    with CPU(1).bind(objective, dyads) as bound_problem:
+        problem = Posterior(bound_problem)
         state, total = problem.start(np.zeros(4), np.random.default_rng(0)), np.zeros(2)
         for sweep in range(6500):
             state, _ = problem.sweep(state, SweepNoise(0, 0, sweep))
@@ -172,8 +162,8 @@ def test_any_number_of_threads_draws_the_same(name):
     objective, dyads = bound(structure, **choices)
     found = []
     for n_jobs in (1, 2, 3):
-        with Host(objective, dyads, n_jobs) as host:
-            problem = Posterior(host)
+        with CPU(n_jobs).bind(objective, dyads) as bound_problem:
+            problem = Posterior(bound_problem)
             state = problem.start(np.random.default_rng(1).normal(size=objective.layout.size), np.random.default_rng(2))
             for sweep in range(5):
                 state, _ = problem.sweep(state, SweepNoise(0, 0, sweep))
@@ -189,8 +179,8 @@ def test_weights_act_as_repetition():
     twice = dyads.take(np.append(np.arange(len(dyads)), 4))
     found = []
     for given in (replace(dyads, weight=weight), twice):
-        with Host(objective, given) as host:
-            problem = Posterior(host)
+        with CPU(1).bind(objective, given) as bound_problem:
+            problem = Posterior(bound_problem)
             found.append(
                 problem.sweep(
                     problem.start(np.ones(objective.layout.size), np.random.default_rng(0)), SweepNoise(0, 0, 0)
@@ -205,24 +195,13 @@ def test_an_entity_without_dyads_is_drawn_from_the_prior_and_says_nothing_about_
     objective = make_objective(structure, Log(), dyads)
     theta = np.zeros(objective.layout.size)
     objective.layout.blocks(theta).row[4:] = 1e6
-    with Host(objective, dyads) as host:
-        problem = Posterior(host)
+    with CPU(1).bind(objective, dyads) as bound_problem:
+        problem = Posterior(bound_problem)
         state, _ = problem.sweep(problem.start(theta, np.random.default_rng(0)), SweepNoise(0, 0, 0))
     drawn, learnt = objective.layout.blocks(state.theta).row[4:], state.priors[0]
     deviation = np.sqrt(np.diag(np.linalg.inv(learnt.precision)))
     np.testing.assert_allclose(drawn.mean(axis=0), learnt.mean, atol=0.1 * deviation.max())
     np.testing.assert_allclose(drawn.std(axis=0), deviation, rtol=0.1)
-
-
-def test_blocks_are_drawn_in_parts_of_whole_labels(monkeypatch):
-    objective, dyads = bound(Bilinear(3, 3, 1, False, 2))
-    with Host(objective, dyads) as host:
-        problems = posterior.Turns(host, np.zeros(objective.layout.size)).problems(entity.ROW)
-    parts = problems.parts(6)
-    assert [part.entry.tolist() for part in parts] == [[0, 1, 3, 4, 5, 6], [2, 7, 8]]
-    assert sorted(np.concatenate([part.entry for part in problems.parts(1)]).tolist()) == list(range(9))
-    (whole,) = problems.parts(9)
-    assert whole.own.tolist() == [0, 1, 2, 0, 1, 2]
 
 
 def test_a_state_is_its_arrays():

@@ -29,16 +29,15 @@ from problems import LOSS_CASES, STRUCTURE_CASES, make_dyads, make_objective
 
 # isort: split
 # ------------------------------------------------------------------------------- the only lines that know the engine
-from dyads.engine import host, orders, threads
-from dyads.engine.host import Host
+from dyads.engine import CPU, host, orders
 from dyads.engine.posterior import Posterior
 from dyads.model.streams import SweepNoise
 
 
 def cut_small():
     """Cut tiny data into several tasks and cells, as large ones are."""
-    threads.CHUNK = orders.CHUNK = host.ENTITY_CHUNK = 16
-    orders.CELL = 6
+    orders.CHUNK = orders.ENTITY_CHUNK = 16
+    host.CELL = 6
 
 
 def identified(layout, theta):
@@ -52,12 +51,14 @@ def identified(layout, theta):
 
 def single_passes(objective, data, theta, seed=2):
     """The figures of one pass of each kind at theta."""
-    with Host(objective, data) as problem:
+    with CPU(1).bind(objective, data) as problem:
         value, gradient = problem.value_and_gradient(theta)
-        state, swept = problem.sgd_state(theta), theta.copy()
-        problem.epoch(state, 0.1, 3, 0)
-        problem.sweep(swept)
-        found = {"value": value, "gradient": gradient, "sgd_theta": state[0], "sweep_theta": identified(objective.layout, swept)}
+        sgd, updates = problem.descent(theta), problem.blocks_in_turn(theta)
+        sgd.epoch(0.1, 3, 0)
+        for role in updates.roles:
+            updates.solve(role)
+        found = {"value": value, "gradient": gradient, "sgd_theta": sgd.theta()}
+        found["sweep_theta"] = identified(objective.layout, updates.theta())
         if objective.loss.likelihood:
             posterior = Posterior(problem)
             before = posterior.start(theta, np.random.default_rng(1))

@@ -9,11 +9,11 @@ from dyads.model.prior import (
     FREEDOM,
     SPREAD,
     Learnt,
+    Moments,
     draw_side_precision,
     draw_side_weights,
     wishart_root,
 )
-from problems import learnt_from_prior
 
 
 @pytest.mark.slow
@@ -29,7 +29,7 @@ def test_the_root_of_a_wishart_matrix_has_its_moments():
 
 def test_standard_deviations_are_half_t_and_correlations_uniform():
     rng = np.random.default_rng(1)
-    covariance = np.array([np.linalg.inv(learnt_from_prior(1, 2, rng)[0].precision) for _ in range(4000)])
+    covariance = np.array([np.linalg.inv(Learnt.from_hyperprior(2, rng).precision) for _ in range(4000)])
     deviation = np.sqrt(covariance[:, 0, 0])
     correlation = covariance[:, 0, 1] / np.sqrt(covariance[:, 0, 0] * covariance[:, 1, 1])
     assert kstest(deviation / SPREAD, lambda x: 2 * t.cdf(x, FREEDOM) - 1).pvalue > 1e-3
@@ -42,8 +42,9 @@ def test_redrawing_leaves_the_joint_distribution_as_it_is():
     rng = np.random.default_rng(2)
     before, after = [], []
     for _ in range(4000):
-        learnt, blocks = learnt_from_prior(4, 2, rng)
-        for redrawn, kept in ((learnt, before), (learnt.redrawn(blocks, rng), after)):
+        learnt = Learnt.from_hyperprior(2, rng)
+        moments = Moments.of(learnt.blocks(4, rng))
+        for redrawn, kept in ((learnt, before), (learnt.redrawn(moments, rng), after)):
             kept.append([redrawn.precision[0, 0], redrawn.precision[0, 1], redrawn.mean[0], redrawn.scale[1]])
     for one, other in zip(np.transpose(before), np.transpose(after), strict=True):
         assert kstest(one, other).pvalue > 1e-3

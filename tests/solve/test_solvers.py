@@ -17,22 +17,54 @@ class Bowl:
     def value(self, theta):
         return self.value_and_gradient(theta)[0]
 
-    def sweep(self, theta):
-        theta[:-1] = CENTRE[:-1]
-        return self.value(theta)
+    def blocks_in_turn(self, theta):
+        return AllButTheLast(theta.copy())
 
-    def side_alone(self):
+    def without_blocks(self):
         return self
 
-    def sgd_state(self, theta):
-        return np.stack([theta, np.full_like(theta, 0.1)]).astype(np.float32)
+    def descent(self, theta):
+        return AdaGrad(self, theta)
 
-    def epoch(self, state, rate, seed, number):
-        value = self.value_and_gradient(state[0])[0]
-        gradient = state[0] - CENTRE
-        state[1] += gradient**2
-        state[0] -= rate * gradient / np.sqrt(state[1])
+
+class AllButTheLast:
+    """Block updates that end at once."""
+
+    roles = ("first", "second")
+
+    def __init__(self, theta):
+        self._theta = theta
+
+    def solve(self, role):
+        self._theta[self.roles.index(role)] = CENTRE[self.roles.index(role)]
+
+    def theta(self):
+        return self._theta
+
+
+class AdaGrad:
+    """The state of a descent into a bowl."""
+
+    def __init__(self, problem, theta):
+        self.problem, self.state = problem, np.stack([theta, np.full_like(theta, 0.1)])
+
+    def epoch(self, rate, seed, number):
+        value, gradient = self.problem.value_and_gradient(self.state[0])
+        self.state[1] += gradient**2
+        self.state[0] -= rate * gradient / np.sqrt(self.state[1])
         return value
+
+    def theta(self):
+        return self.state[0]
+
+    def is_finite(self):
+        return bool(np.isfinite(self.state).all())
+
+    def snapshot(self):
+        return self.state.copy()
+
+    def restore(self, snapshot):
+        self.state = snapshot.copy()
 
 
 @pytest.mark.parametrize("name", SOLVERS)
@@ -70,10 +102,14 @@ def test_divergence_is_reported_with_the_last_finite_state(name, options):
 
 
 def test_sgds_own_rate_backs_off():
-    class Touchy(Bowl):
-        def epoch(self, state, rate, seed, number):
-            return np.nan if rate > 0.2 else super().epoch(state, rate, seed, number)
+    class Touchy(AdaGrad):
+        def epoch(self, rate, seed, number):
+            return np.nan if rate > 0.2 else super().epoch(rate, seed, number)
 
-    solution = SOLVERS["sgd"].minimise(Touchy(), np.zeros(3), Options(max_iter=2000, tol=1e-8), lambda *_: False)
+    class Slope(Bowl):
+        def descent(self, theta):
+            return Touchy(self, theta)
+
+    solution = SOLVERS["sgd"].minimise(Slope(), np.zeros(3), Options(max_iter=2000, tol=1e-8), lambda *_: False)
     assert solution.diverged is None
     assert Bowl().value_and_gradient(solution.theta)[0] < 1e-2 * Bowl().value_and_gradient(np.zeros(3))[0]

@@ -36,6 +36,10 @@ class Side(NamedTuple):
         row, col, dyad = (0 if matrix is None else matrix.shape[1] for matrix in self)
         return row, col, dyad
 
+    def astype(self, dtype: Any) -> "Side":
+        """The same in another precision."""
+        return Side(*(None if matrix is None else matrix.astype(dtype, copy=False) for matrix in self))
+
 
 NO_SIDE = Side()
 
@@ -75,6 +79,11 @@ class Dyads:
         return len(self.row)
 
     @property
+    def codes(self) -> tuple[Codes, ...]:
+        """Of rows, columns and, if there are several, relations."""
+        return (self.row, self.col) if self.relation is None else (self.row, self.col, self.relation)
+
+    @property
     def total_weight(self) -> float:
         return float(len(self) if self.weight is None else self.weight.sum())
 
@@ -100,7 +109,7 @@ class Dyads:
     def label_counts(self) -> Floats:
         return self.counts(self.label, self.n_labels)
 
-    def take(self, which: npt.NDArray[np.bool_] | Codes) -> "Dyads":
+    def take(self, which: npt.NDArray[np.bool_] | Codes | slice) -> "Dyads":
         """Keep some observations; the codes stay as they are."""
         weight = None if self.weight is None else self.weight[which]
         relation = None if self.relation is None else self.relation[which]

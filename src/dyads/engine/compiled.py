@@ -5,6 +5,7 @@ which save at once may each read the other's code. Here the key is a hash of eve
 named after what is in it. Where no folder is writable the kernels are compiled anew, with one warning.
 """
 
+import functools
 import hashlib
 import inspect
 import warnings
@@ -20,9 +21,11 @@ from dyads.model import loss, penalty, streams, structure
 
 
 def _sources_hash() -> str:
-    files = [Path(inspect.getfile(module)) for module in (structure, loss, penalty, streams)]
-    files += sorted(Path(__file__).parent.glob("*.py"))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+    """A hash of all files with kernels: those of `model` that are bound below, and those that import this one."""
+    sources = [Path(inspect.getfile(module)).read_bytes() for module in (structure, loss, penalty, streams)]
+    engine = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
+    sources += [source for source in engine if b"dyads.engine.compiled" in source or b"def kernel(" in source]
+    return hashlib.sha256(b"".join(sources)).hexdigest()
 
 
 _STAMP = _sources_hash()
@@ -83,15 +86,19 @@ class _Cache(caching.FunctionCache):
             _warn_uncached()
 
 
+OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract", "arcp"}, "_nrt": False}
+"""A division that may raise is not vectorised; counting references costs a fifth."""
+
+
 def routine(function: Callable[..., Any]) -> Any:
     """Compile a longer part of several kernels, once for all that call it."""
-    return numba.njit(nogil=True, error_model="numpy", fastmath={"contract", "arcp"}, _nrt=False)(function)
+    return numba.njit(nogil=True, **OPTIONS)(function)
 
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile a pass over dyads: no GIL, cached on disk, specialised by the types of its specs and arrays.
 
-    A kernel allocates nothing (its scratch vectors are arguments) and so counts no references: counting costs a fifth.
+    A kernel allocates nothing (its scratch vectors are arguments) and so counts no references.
     """
     compiled = routine(function)
     try:
@@ -100,6 +107,9 @@ def kernel(function: Callable[..., Any]) -> Any:
         _warn_uncached()
     return compiled
 
+
+driver = register_jitable(**OPTIONS)
+"""Compile a function for the kernels that call it; called from Python, it runs as plain Python."""
 
 inlined = register_jitable(inline="always")
 """Compile a small function into the kernels that call it."""
@@ -118,7 +128,7 @@ def _warn_uncached() -> None:
 _warned: list[bool] = []
 
 
-def _bind_by_type(dispatcher: Callable[..., Any]) -> None:
+def by_type(dispatcher: Callable[..., Any]) -> Callable[..., Any]:
     """Resolve `dispatcher(spec, ...)` at compile time to the method of that name of the spec's class."""
     name = dispatcher.__name__
 
@@ -126,8 +136,27 @@ def _bind_by_type(dispatcher: Callable[..., Any]) -> None:
     def resolve(spec: Any, *_: Any) -> Any:
         return getattr(spec.instance_class, name) if isinstance(spec, numba.types.BaseNamedTuple) else None
 
+    return dispatcher
+
+
+def read_if_present(absent: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Decorate what reads an array, its first argument; `absent` is called where that is `Absent()`, a tuple."""
+
+    def decorate(present: Callable[..., Any]) -> Any:
+        @functools.wraps(present)
+        def read(array: Any, *others: Any) -> Any:
+            return (absent if isinstance(array, tuple) else present)(array, *others)
+
+        @overload(read, strict=False, inline="always")
+        def resolve(array: Any, *_: Any) -> Any:
+            return absent if isinstance(array, numba.types.BaseTuple) else present
+
+        return read
+
+    return decorate
+
 
 for _function in (*structure.COMPOSED, *loss.COMPOSED, *penalty.COMPOSED, *streams.COMPOSED):
     inlined(_function)
 for _function in (*structure.DISPATCHED, *loss.DISPATCHED):
-    _bind_by_type(_function)
+    by_type(_function)

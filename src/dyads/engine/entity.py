@@ -13,57 +13,98 @@ Or, f being minus a log density, x is drawn from it: proposed from the Gaussian 
 accepted with the chance min(1, exp(f(x) - f(x') + 1/2 |x' - m|^2_M - 1/2 |x - m|^2_M)) of Metropolis and Hastings. That
 is exact whatever the proposal, as long as it does not depend on x. The search for m begins at x, and ends within a
 small part of a standard deviation of it (`NEAR_MODE`): what is left of x in m and M is of the second order of that.
+
+`descend` and `draw_block` do both for whatever has "sums at x": `EntitySums`, inside a compiled pass over many
+entities, or `SharedSums`, one large block whose sums are cut into tasks. For the latter they run as plain Python.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dyads.data.dyads import Dyads, Grouped
-from dyads.engine.compiled import inlined, kernel, routine
-from dyads.engine.vectors import begin
+from dyads.engine.bundles import (
+    TILE,
+    Data,
+    Owned,
+    Specs,
+    add,
+    are_several,
+    relation_at,
+    weigh,
+    weigh_all,
+)
+from dyads.engine.compiled import by_type, driver, inlined, kernel, read_if_present, routine
+from dyads.engine.orders import Bounds, even_tasks
+from dyads.engine.passes import score_dyad
 from dyads.model.loss import curvature, evaluate
-from dyads.model.parameters import Blocks
+from dyads.model.parameters import Blocks, Role
 from dyads.model.streams import Key, fill_normal, log_chance
 from dyads.model.structure import (
+    Structure,
     free_labels,
     label_weights,
     partner_col,
     partner_row,
     partner_shared,
-    score,
     shared_label_weights,
 )
 
 Array = np.ndarray[Any, Any]
+Run = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
+"""Maps a function over tasks, and returns what it gave in their order."""
 
-ROW, COL, NODE, SHARED, FEATURE = range(5)
-"""Whose block is solved for; a node's is that of a row and of a column at once.
 
-That of a feature of dyads is what its weights move by, one a label: see `amount` of `Subproblems`.
-"""
+class Steps(NamedTuple):
+    """When a search by Newton steps ends.
 
-STEPS = 100
-"""Most Newton steps of a solution to the end; of the log loss, whose curvature is exact, five or six are enough."""
+    Attributes
+    ----------
+    most : steps at most
+    small, near : a step that promises to lower f by no more than `small` |f| + `near` is the last, and needs no search
+    """
+
+    most: int
+    small: float
+    near: float
+
 
 SMALL_STEP = 1e-13
-"""A step that promises to lower a subproblem by less than this share of its value is the last, and needs no search."""
-
-
-MODE_STEPS = 30
-"""Most Newton steps towards the mode a draw is proposed around."""
+"""Below this share of f a promise is less than the rounding of f."""
 
 NEAR_MODE = 1e-2
-"""How much a Newton step may promise to lower minus the log density if it is to be the last one to the mode."""
+"""A step that promises less than this lies within a seventh of a standard deviation of the mode."""
+
+ONE_STEP = Steps(1, SMALL_STEP, 0.0)
+TO_THE_END = Steps(100, SMALL_STEP, 0.0)
+"""For the log loss, whose curvature is exact, five or six steps are enough."""
+TO_THE_MODE = Steps(30, 0.0, NEAR_MODE)
+
+SUFFICIENT = 1e-4
+"""A step must lower f by this share of what its slope promises (Armijo's rule)."""
+
+SHORTENED = 0.5
+"""A step that does not is cut to this share, again and again."""
+
+SHORTEST = 1e-12
+"""A step of this share or less is given up: f is at its least, but for rounding."""
+
+LEAST_PIVOT = 1e-10
+"""Pivots of a Cholesky factor are raised to this share of the largest diagonal entry.
+
+Directions without curvature, along which scores do not change, get a step of zero: their gradient is zero.
+"""
+
+TINY = 1e-300
+"""Keeps a pivot above zero where the whole matrix is zero."""
 
 PART = 64
 """Most entries of a block that are drawn at once: fewer are accepted more often, and cost less."""
 
 
 class Prior(NamedTuple):
-    """The penalty of blocks that lie in one table: 1/2 scale_e (x_e - centre_e)^T precision (x_e - centre_e).
+    """The penalty of the blocks of a run of entities: 1/2 scale_e (x_e - centre_e)^T precision (x_e - centre_e).
 
     Attributes
     ----------
@@ -71,94 +112,18 @@ class Prior(NamedTuple):
     active : (size,) which entries move
     """
 
-    precision: Array
-    scale: Array
-    centre: Array
-    active: Array
+    precision: Any
+    scale: Any
+    centre: Any
+    active: Any
 
-
-class Subproblems(NamedTuple):
-    """The subproblems of all entities of a kind, given everything else.
-
-    Attributes
-    ----------
-    specs : structure and loss
-    which : ROW, COL, NODE, SHARED or FEATURE
-    blocks : effective blocks of all rows and columns, and the shared ones
-    dyads, first_scores : what is summed over, and what the scores begin at, or None
-    grouped : which dyads each entity has
-    prior : of their blocks
-    moves : (n_features, free labels) the blocks of features, or None
-    amount : (n,) how much of its feature each dyad has, in the order of `grouped`, or None
-    """
-
-    specs: tuple[Any, Any]
-    which: int
-    blocks: Blocks
-    dyads: Dyads
-    first_scores: Array | None
-    grouped: Grouped
-    prior: Prior
-    moves: Array | None = None
-    amount: Array | None = None
-
-    @property
-    def table(self) -> Array:
-        """The blocks that are solved for, or drawn."""
-        tables = (self.blocks.row, self.blocks.col, self.blocks.row, self.blocks.shared, self.moves)
-        return np.asarray(tables[self.which])
-
-    @property
-    def data(self) -> tuple[Any, ...]:
-        """The first arguments of every kernel below."""
-        dyads = self.dyads
-        return (
-            *self.specs, self.which, *self.blocks, self.grouped.order,
-            dyads.row, dyads.col, dyads.label, dyads.relation, dyads.weight, self.first_scores, self.amount,
-        )  # fmt: skip
-
-    @property
-    def groups(self) -> Array:
-        """Where each group of entries of a block begins, and last where the block ends; see `label_weights`."""
-        structure, size = self.specs[0], self.table.shape[1]
-        shared = self.which in (SHARED, FEATURE)
-        n_single = free_labels(structure) * (1 if shared else structure.n_bias)
-        width = structure.group_widths()[shared]
-        return np.concatenate([np.arange(n_single), np.arange(n_single, size, width or 1), [size]])
-
-    def parts(self, most: int) -> "list[Part]":
-        """Cut a block into parts of at most `most` entries, but for a group that is larger, and of whole labels."""
-        structure, start = self.specs[0], self.groups
-        weights = np.zeros((structure.n_labels, len(start) - 1))
-        if self.which in (SHARED, FEATURE):
-            shared_label_weights(structure, weights)
-        else:
-            # Weights that come of the shared block are not one.
-            label_weights(structure, np.full(self.blocks.shared.shape[1], 2.0), weights)
-        owned = ((weights != 0).sum(axis=0) == 1) & (weights.sum(axis=0) == 1)
-        own = np.where(owned, np.argmax(weights, axis=0), -1)
-        order = np.argsort(np.where(owned, own, structure.n_labels), kind="stable")
-        found: list[list[int]] = []
-        room = 0
-        for group in order:
-            width = int(start[group + 1] - start[group])
-            if not found or width > room:
-                found.append([])
-                room = most
-            found[-1].append(int(group))
-            room -= width
-        return [Part.of(start, own, np.sort(groups)) for groups in found]
-
-    def scratch(self, part: "Part") -> tuple[Any, ...]:
-        """The last arguments: a part of the block, and vectors and matrices to work in."""
-        n_labels, n_all, n_groups, size = self.specs[0].n_labels, len(self.groups) - 1, len(part.group), len(part.entry)
-        vectors = (np.empty(n) for n in (n_labels, n_labels, n_groups, self.table.shape[1], size))
-        shapes = (n_labels, n_labels), (n_labels, n_all), (n_labels, n_groups), (n_groups, n_groups)
-        return *part, *vectors, *(np.empty(shape) for shape in shapes)
+    def of(self, owners: slice) -> "Prior":
+        """That of some of the entities."""
+        return self._replace(scale=self.scale[owners], centre=self.centre[owners])
 
 
 class Part(NamedTuple):
-    """Some entries of a block, in whole groups.
+    """Some entries of a block, in whole groups; see `label_weights`.
 
     Attributes
     ----------
@@ -168,10 +133,10 @@ class Part(NamedTuple):
     own : (n_groups,) the label that alone weighs a group, by one, or -1
     """
 
-    entry: Array
-    group: Array
-    end: Array
-    own: Array
+    entry: Any
+    group: Any
+    end: Any
+    own: Any
 
     @classmethod
     def of(cls, start: Array, own: Array, groups: Array) -> "Part":
@@ -180,178 +145,296 @@ class Part(NamedTuple):
         return cls(np.concatenate([np.zeros(0, np.int64), *entries]), groups.astype(np.int64), end, own[groups])
 
 
-def solve_entities(problems: Subproblems, tasks: Sequence[tuple[int, int]], n_steps: int, run: Any) -> None:
-    """Move the blocks of entities towards their optimum, given everything else, in place.
+def group_starts(structure: Structure, role: Role, size: int) -> Array:
+    """Where each group of entries of a block of that size begins, and last where the block ends."""
+    shared = role in (Role.SHARED, Role.FEATURE)
+    n_single = free_labels(structure) * (1 if shared else structure.n_bias)
+    width = structure.group_widths()[shared]
+    return np.concatenate([np.arange(n_single), np.arange(n_single, size, width or 1), [size]])
 
-    `tasks` are ranges of entities; `run` maps a function over them. Nodes that share a dyad are not independent, so
-    theirs must be run one after the other.
+
+def parts_of(structure: Structure, role: Role, size: int, shared_size: int, most: int) -> list[Part]:
+    """Cut a block into parts of at most `most` entries, but for a group that is larger, and of whole labels."""
+    start = group_starts(structure, role, size)
+    weights = np.zeros((structure.n_labels, len(start) - 1))
+    if role in (Role.SHARED, Role.FEATURE):
+        shared_label_weights(structure, weights)
+    else:
+        # Weights that come of the shared block are not one.
+        label_weights(structure, np.full(shared_size, 2.0), weights)
+    owned = ((weights != 0).sum(axis=0) == 1) & (weights.sum(axis=0) == 1)
+    own = np.where(owned, np.argmax(weights, axis=0), -1)
+    order = np.argsort(np.where(owned, own, structure.n_labels), kind="stable")
+    parts: list[list[int]] = []
+    room = 0
+    for group in order:
+        width = int(start[group + 1] - start[group])
+        if not parts or width > room:
+            parts.append([])
+            room = most
+        parts[-1].append(int(group))
+        room -= width
+    return [Part.of(start, own, np.sort(groups)) for groups in parts]
+
+
+class System(NamedTuple):
+    """Scratch of a search: gx, M and d are of the moving entries, x and mode of the whole block.
+
+    Attributes
+    ----------
+    x : (block size,) where f is tried; mode : (block size,) where a draw is proposed around
+    d : (size,) a step; z : (size,) noise
+    gx : (size,) gradient of f; M : (size, size) upper half: curvature of f, or its Cholesky factor
     """
-    size = problems.table.shape[1]
-    if not problems.prior.active.any():
-        return
-    (whole,) = problems.parts(size)
 
-    def solve(bounds: tuple[int, int]) -> None:
-        newton_pass(
-            *problems.data, problems.grouped.start, problems.table, *problems.prior, *bounds, n_steps, SMALL_STEP,
-            *(np.empty(size) for _ in range(3)), np.empty((size, size)), *problems.scratch(whole),
+    x: Any
+    mode: Any
+    d: Any
+    z: Any
+    gx: Any
+    M: Any
+
+    @classmethod
+    def of(cls, block_size: int, size: int) -> "System":
+        block, vector = (block_size,), (size,)
+        return cls(*(np.empty(shape) for shape in (block, block, vector, vector, vector, (size, size))))
+
+
+class Work(NamedTuple):
+    """Scratch of the sums over dyads.
+
+    Attributes
+    ----------
+    s, g : (n_labels,) scores and their gradient; C : (n_labels, n_labels) curvature in scores
+    E : (n_labels, groups of the block) label weights
+    pull : (n_groups,) gradient of each moving group: E^T g
+    partner : (block size,) what stands beside each entry; moving : (size,) that of the moving entries
+    CE : (n_labels, n_groups) C E; bend : (n_groups, n_groups) E^T C E
+    tile_gx, tile_M : sums of one tile
+    """
+
+    s: Any
+    g: Any
+    C: Any
+    E: Any
+    pull: Any
+    partner: Any
+    moving: Any
+    CE: Any
+    bend: Any
+    tile_gx: Any
+    tile_M: Any
+
+    @classmethod
+    def of(cls, structure: Structure, role: Role, block_size: int, part: Part) -> "Work":
+        n_labels, n_all = structure.n_labels, len(group_starts(structure, role, block_size)) - 1
+        n_groups, size = len(part.group), len(part.entry)
+        shapes = (
+            (n_labels,), (n_labels,), (n_labels, n_labels), (n_labels, n_all), (n_groups,), (block_size,), (size,),
+            (n_labels, n_groups), (n_groups, n_groups), (size,), (size, size),
         )  # fmt: skip
+        return cls(*(np.empty(shape) for shape in shapes))
 
-    run(solve, tasks)
+
+# ------------------------------------------------------------------------------------------------ sums at x
 
 
-def draw_entities(problems: Subproblems, tasks: Sequence[tuple[int, int]], key: Key, run: Any) -> Array:
-    """Move the blocks of entities by one draw each, part by part, in place; returns the share of parts accepted (n,).
+class EntitySums(NamedTuple):
+    """f and its derivatives for each entity of a run, given everything else.
 
-    An entity without dyads is left alone.
+    Attributes
+    ----------
+    specs, data : what is summed, and over which dyads
+    owned : the run of entities, and their dyads
+    blocks : effective blocks of all rows and columns, and the shared ones; of rows only those of the columns are read
+    prior : of the run's blocks
     """
-    table = problems.table
-    accepted = np.zeros(len(table))
 
-    def draw(bounds: tuple[int, int]) -> None:
-        for number, part in enumerate(parts):
-            size = len(part.entry)
-            draw_pass(
-                *problems.data, problems.grouped.start, table, *problems.prior, *bounds,
-                key, number, accepted,
-                *(np.empty(table.shape[1]) for _ in range(2)), *(np.empty(size) for _ in range(3)),
-                np.empty((size, size)), *problems.scratch(part),
-            )  # fmt: skip
+    specs: Specs
+    owned: Owned
+    blocks: Blocks
+    data: Data
+    prior: Prior
 
-    # The first scores follow a feature as a whole.
-    parts = problems.parts(problems.table.shape[1] if problems.which == FEATURE else PART)
-    if parts:
-        run(draw, tasks)
-    return accepted / max(1, len(parts))
+    def value_at(self, e: int, x: Array, part: Part, system: System, work: Work) -> float:
+        return entity_value(self, e, x, part, system, work)  # type: ignore[no-any-return]
+
+    def curvature_at(self, e: int, x: Array, part: Part, system: System, work: Work) -> float:
+        return entity_curvature(self, e, x, part, system, work)  # type: ignore[no-any-return]
+
+    def has_self_link(self, e: int) -> bool:
+        """Whether one of an entity's dyads is of it with itself; then f may have several minima."""
+        found = False
+        if self.owned.role == Role.NODE:
+            for n in range(self.owned.start[e], self.owned.start[e + 1]):
+                i = self.owned.order[n]
+                found = found or self.data.row[i] == self.data.col[i]
+        return found
 
 
-def draw_alone(problems: Subproblems, tasks: Sequence[tuple[int, int]], key: Key, run: Any) -> bool:
-    """Draw the one shared block there is, in place; returns whether it was accepted.
+class SharedSums:
+    """f and its derivatives for the shared block of each relation, whose sums are cut into tasks over shards of rows.
 
-    What `draw_pass` does for an entity, but with the sums over dyads cut into `tasks`: here there is one entity alone.
+    The sums of each task are added in the order of tasks.
     """
-    (block,), (centre,), size = problems.table, problems.prior.centre, problems.table.shape[1]
-    (whole,) = problems.parts(size)
 
-    def curvature_at(x: Array) -> tuple[float, Array, Array]:
-        """f, its gradient, and the root U of its curvature U^T U, at x."""
+    def __init__(self, sums: Sequence[EntitySums], prior: Prior, run: Run) -> None:
+        """`sums` : one per shard, owned by relations."""
+        self.sums, self.prior, self.run = sums, prior, run
+        self.owned = sums[0].owned
+        self.structure = sums[0].specs.structure
 
-        def part(bounds: tuple[int, int]) -> tuple[float, Array, Array]:
-            gx, M = np.zeros(size), np.zeros((size, size))
-            value = sum_pass(*problems.data, 0, x, *bounds, gx, M, *problems.scratch(whole))
-            return value, gx, M
+    def tasks(self, t: int) -> list[tuple[EntitySums, Bounds]]:
+        return [
+            (sums, bounds)
+            for sums in self.sums
+            for bounds in even_tasks(int(sums.owned.start[t]), int(sums.owned.start[t + 1]))
+        ]
 
-        values, gradients, curvatures = zip(*run(part, tasks), strict=True)
-        pulled = problems.prior.precision @ (x - centre)
-        M = np.triu(sum(curvatures)) + np.triu(problems.prior.precision)
-        root = np.linalg.cholesky(M + np.triu(M, 1).T).T
-        return sum(values) + 0.5 * float(pulled @ (x - centre)), sum(gradients) + pulled, root
+    def value_at(self, t: int, x: Array, part: Part, system: System, work: Work) -> float:
+        def task(cut: tuple[EntitySums, Bounds]) -> float:
+            sums, bounds = cut
+            return value_pass(sums, t, x, bounds, self._work(x, part))  # type: ignore[no-any-return]
 
-    def value_at(x: Array) -> float:
-        def part(bounds: tuple[int, int]) -> float:
-            n_labels = problems.specs[0].n_labels
-            value: float = loss_pass(*problems.data, 0, x, *bounds, np.empty(n_labels), np.empty(n_labels))
-            return value
+        total = sum(self.run(task, self.tasks(t)))
+        return float(total + add_prior(x, self.prior, t, part.entry, system.gx))
 
-        return sum(run(part, tasks)) + 0.5 * float((x - centre) @ problems.prior.precision @ (x - centre))
+    def curvature_at(self, t: int, x: Array, part: Part, system: System, work: Work) -> float:
+        def task(cut: tuple[EntitySums, Bounds]) -> tuple[float, Array, Array]:
+            sums, bounds = cut
+            gx, M = np.zeros_like(system.gx), np.zeros_like(system.M)
+            return curvature_pass(sums, t, x, bounds, part, gx, M, self._work(x, part)), gx, M
 
-    at_start = value, gradient, root = curvature_at(block)
-    mode = block
-    for _ in range(MODE_STEPS):
-        step = np.linalg.solve(root, np.linalg.solve(root.T, gradient))
-        promised = float(gradient @ step)
-        if promised <= NEAR_MODE:
-            mode = mode - step
-            break
+        total = 0.0
+        clear(system.gx, system.M)
+        for value, gx, M in self.run(task, self.tasks(t)):
+            total += value
+            system.gx[:] += gx
+            system.M[:] += M
+        return float(total + finish(x, self.prior, t, part, system))
+
+    def has_self_link(self, t: int) -> bool:
+        return False
+
+    def _work(self, x: Array, part: Part) -> Work:
+        return Work.of(self.structure, Role.SHARED, len(x), part)
+
+
+@by_type
+def value_at(sums: Any, e: int, x: Array, part: Part, system: System, work: Work) -> float:
+    """Return f at x, but for what does not depend on the moving entries; system.gx is scratch."""
+    return float(sums.value_at(e, x, part, system, work))
+
+
+@by_type
+def curvature_at(sums: Any, e: int, x: Array, part: Part, system: System, work: Work) -> float:
+    """The same, and WRITE its gradient to system.gx and its curvature to the upper half of system.M."""
+    return float(sums.curvature_at(e, x, part, system, work))
+
+
+@by_type
+def has_self_link(sums: Any, e: int) -> bool:
+    return bool(sums.has_self_link(e))
+
+
+# ------------------------------------------------------------------------------------------------ the driver
+
+
+@driver
+def descend(sums, e, block, steps, part, system, work):  # type: ignore[no-untyped-def]
+    """Move `block` towards the minimum of f of entity e; returns f where it began.
+
+    system.M is left with the Cholesky factor of the last curvature.
+    """
+    x, d, entry = system.x, system.d, part.entry
+    for k in range(x.size):
+        x[k] = block[k]
+    value = curvature_at(sums, e, x, part, system, work)
+    at_start = value
+    for step in range(steps.most):
+        factor(system.M)
+        newton_step(system.M, system.gx, d)
+        promised = 0.0
+        for k in range(d.size):
+            promised += system.gx[k] * d[k]
+        if promised <= steps.small * abs(value) + steps.near:
+            for k in range(d.size):
+                block[entry[k]] -= d[k]
+            return at_start
         length = 1.0
-        while (trial := curvature_at(mode - length * step))[0] > value - 1e-4 * length * promised and length > 1e-12:
-            length *= 0.5
-        mode = mode - length * step
-        value, gradient, root = trial
-    noise = np.empty(size)
-    noise_pass(key, np.zeros(1, np.int64), noise[None])
-    new = mode + np.linalg.solve(root, noise)
-    away = root @ (block - mode)
-    gain = at_start[0] - value_at(new) + 0.5 * float(noise @ noise - away @ away)
-    accepted = log_chance(key, 0, 0) < gain
+        while True:
+            for k in range(d.size):
+                x[entry[k]] = block[entry[k]] - length * d[k]
+            if step == steps.most - 1:
+                trial = value_at(sums, e, x, part, system, work)
+            else:
+                # A full step is nearly always good, and the next one needs all of this.
+                trial = curvature_at(sums, e, x, part, system, work)
+            if trial <= value - SUFFICIENT * length * promised:
+                break
+            length *= SHORTENED
+            if length < SHORTEST:
+                if step < steps.most - 1:
+                    factor(system.M)
+                return at_start
+        value = trial
+        for k in range(d.size):
+            block[entry[k]] = x[entry[k]]
+    return at_start
+
+
+@driver
+def draw_block(sums, e, block, key, number, part, system, work):  # type: ignore[no-untyped-def]
+    """Draw a part, the `number`-th, of the block of entity e, given all else; returns whether it was accepted."""
+    x, mode, d, entry, M = system.x, system.mode, system.d, part.entry, system.M
+    for k in range(x.size):
+        mode[k] = block[k]
+    several_modes = has_self_link(sums, e)
+    if several_modes:
+        # Which mode is found must not depend on the block, or the way back would differ.
+        for k in range(d.size):
+            mode[entry[k]] = sums.prior.centre[e, entry[k]]
+    gain = descend(sums, e, mode, TO_THE_MODE, part, system, work)
+    if several_modes:
+        gain = value_at(sums, e, block, part, system, work)
+    fill_normal(key, sums.owned.first + e, number, system.z)
+    for k in range(d.size):
+        away = d[0] * 0
+        for j in range(k, d.size):
+            away += M[k, j] * (block[entry[j]] - mode[entry[j]])
+        d[k] = system.z[k] if sums.prior.active[entry[k]] else away
+        gain += 0.5 * (d[k] * d[k] - away * away)
+    solve_upper(M, d)
+    for k in range(x.size):
+        x[k] = mode[k]
+    for k in range(d.size):
+        x[entry[k]] += d[k]
+    gain -= value_at(sums, e, x, part, system, work)
+    accepted = log_chance(key, sums.owned.first + e, number) < gain
     if accepted:
-        block[:] = new
+        for k in range(x.size):
+            block[k] = x[k]
     return accepted
 
 
-# e is the entity, x its block; `entry`, `group`, `end` say which entries move, see `Part`, and gx, d, M are of these.
-# g, u, v, w, C, E, T, G are scratch for score gradients, pulled gradients of groups, what partners put beside x, that
-# of the moving entries, curvature in scores, label weights, C E and E^T C E.
+@kernel
+def newton_pass(sums, X, bounds, steps, part, system, work):  # type: ignore[no-untyped-def]
+    """Solve the subproblems of entities bounds[0]..bounds[1]-1, whose blocks are lines of X."""
+    for e in range(bounds[0], bounds[1]):
+        descend(sums, e, X[e], steps, part, system, work)
 
 
 @kernel
-def newton_pass(  # type: ignore[no-untyped-def]
-    structure, loss, which, A, B, H, order, row, col, label, relation, weight, S, amount, start, X,
-    precision, scale, centre, active, first, last, n_steps, small, x, d, gx, M,
-    entry, group, end, own, s, g, u, v, w, C, E, T, G,
-):  # fmt: skip
-    """Solve the subproblems of entities first..last-1, whose blocks are lines of X, by at most `n_steps` each."""
-    for e in range(first, last):
-        descend(
-            structure, loss, which, A, B, H, order, row, col, label, relation, weight, S, amount, start,
-            precision, scale, centre, active, e, X[e], n_steps, small, 0.0, x, d, gx, M,
-            entry, group, end, own, s, g, u, v, w, C, E, T, G,
-        )  # fmt: skip
+def draw_pass(sums, X, bounds, key, number, accepted, part, system, work):  # type: ignore[no-untyped-def]
+    """Draw a part of the blocks of entities bounds[0]..bounds[1]-1, lines of X, that have dyads.
 
-
-@kernel
-def draw_pass(  # type: ignore[no-untyped-def]
-    structure, loss, which, A, B, H, order, row, col, label, relation, weight, S, amount, start, X,
-    precision, scale, centre, active, first, last, key, number, accepted, x, mode, d, z, gx, M,
-    entry, group, end, own, s, g, u, v, w, C, E, T, G,
-):  # fmt: skip
-    """Draw a part of the blocks of entities first..last-1, lines of X, that have dyads.
-
-    When that of a feature of dyads is accepted, the first scores S follow: the next feature is drawn given it.
+    When that of a feature of dyads is accepted, the offsets of scores follow: the next feature is drawn given it.
     """
-    for e in range(first, last):
-        if start[e] == start[e + 1]:
-            continue
-        for k in range(x.size):
-            mode[k] = X[e, k]
-        self_link = which == NODE and has_self_link(row, col, order, start[e], start[e + 1])
-        if self_link:
-            # There may be several modes, and which is found must not depend on the block, or the way back would differ.
-            for k in range(d.size):
-                mode[entry[k]] = centre[e, entry[k]]
-        gain = descend(
-            structure, loss, which, A, B, H, order, row, col, label, relation, weight, S, amount, start,
-            precision, scale, centre, active, e, mode, MODE_STEPS, 0.0, NEAR_MODE, x, d, gx, M,
-            entry, group, end, own, s, g, u, v, w, C, E, T, G,
-        )  # fmt: skip
-        if self_link:
-            gain = prior_part(X[e], precision, scale[e], centre[e], entry, gx) + loss_part(
-                structure, loss, which, A, B, H, order, row, col, label, relation, weight, S, amount,
-                e, X[e], start[e], start[e + 1], s, g,
-            )  # fmt: skip
-        fill_normal(key, e, number, z)
-        for k in range(d.size):
-            away = d[0] * 0
-            for j in range(k, d.size):
-                away += M[k, j] * (X[e, entry[j]] - mode[entry[j]])
-            d[k] = z[k] if active[entry[k]] else away
-            gain += 0.5 * (d[k] * d[k] - away * away)
-        solve_upper(M, d)
-        for k in range(x.size):
-            x[k] = mode[k]
-        for k in range(d.size):
-            x[entry[k]] += d[k]
-        gain -= prior_part(x, precision, scale[e], centre[e], entry, gx) + loss_part(
-            structure, loss, which, A, B, H, order, row, col, label, relation, weight, S, amount,
-            e, x, start[e], start[e + 1], s, g,
-        )  # fmt: skip
-        if log_chance(key, e, number) < gain:
+    owned = sums.owned
+    for e in range(bounds[0], bounds[1]):
+        if owned.start[e] < owned.start[e + 1] and draw_block(sums, e, X[e], key, number, part, system, work):
             accepted[e] += 1
-            for k in range(x.size):
-                X[e, k] = x[k]
-            if amount is not None:
-                for n in range(start[e], start[e + 1]):
-                    add_feature(structure, amount, n, x, S[order[n]])
+            follow(owned.amount, sums, e, X[e])
 
 
 @kernel
@@ -361,211 +444,288 @@ def noise_pass(key, entities, Z):  # type: ignore[no-untyped-def]
         fill_normal(key, entities[n], 0, Z[n])
 
 
-@routine
-def descend(  # type: ignore[no-untyped-def]
-    structure, loss, which, A, B, H, order, row, col, label, relation, weight, S, amount, start,
-    precision, scale, centre, active, e, block, n_steps, small, near, x, d, gx, M,
-    entry, group, end, own, s, g, u, v, w, C, E, T, G,
-):  # fmt: skip
-    """Move `block` towards the optimum of entity e, by at most `n_steps`; returns f where it began.
+def solve_shard(sums: EntitySums, X: Array, tasks: Sequence[Bounds], steps: Steps, run: Run) -> None:
+    """Move the blocks X (n, size) of a shard's entities towards their optimum, given everything else, in place.
 
-    A step that promises to lower f by less than `small` of its value, or by less than `near`, is the last, and needs no
-    search. M is left with the root of the last curvature.
+    `tasks` are ranges of entities. X is a copy of the shard's own lines: the blocks of a pass are not written to. Nodes
+    that share a dyad are not independent: theirs is the table itself, and `run` takes them one after the other.
     """
-    for k in range(x.size):
-        x[k] = block[k]
-    value = curvature_at(
-        structure, loss, which, A, B, H, order, row, col, label, relation, weight, S, amount, start,
-        precision, scale, centre, active, e, x, gx, M, entry, group, end, own, s, g, u, v, w, C, E, T, G,
-    )  # fmt: skip
-    at_start = value
-    for step in range(n_steps):
-        factor(M)
-        newton_step(M, gx, d)
-        promised = 0.0
-        for k in range(d.size):
-            promised += gx[k] * d[k]
-        if promised <= small * abs(value) + near:
-            for k in range(d.size):
-                block[entry[k]] -= d[k]
-            return at_start
-        length = 1.0
-        while True:
-            for k in range(d.size):
-                x[entry[k]] = block[entry[k]] - length * d[k]
-            if step == n_steps - 1:
-                trial = prior_part(x, precision, scale[e], centre[e], entry, gx) + loss_part(
-                    structure, loss, which, A, B, H, order, row, col, label, relation, weight, S, amount,
-                    e, x, start[e], start[e + 1], s, g,
-                )  # fmt: skip
-            else:
-                # A full step is nearly always good, and the next one needs all of this.
-                trial = curvature_at(
-                    structure, loss, which, A, B, H, order, row, col, label, relation, weight, S, amount, start,
-                    precision, scale, centre, active, e, x, gx, M, entry, group, end, own, s, g, u, v, w, C, E, T, G,
-                )  # fmt: skip
-            if trial <= value - 1e-4 * length * promised:
-                break
-            length *= 0.5
-            if length < 1e-12:
-                if step < n_steps - 1:
-                    factor(M)
-                return at_start
-        value = trial
-        for k in range(d.size):
-            block[entry[k]] = x[entry[k]]
-    return at_start
+    structure, role, size = sums.specs.structure, Role(sums.owned.role), X.shape[1]
+    if not sums.prior.active.any():
+        return
+    (whole,) = parts_of(structure, role, size, sums.blocks.shared.shape[1], size)
+
+    def task(bounds: Bounds) -> None:
+        newton_pass(sums, X, bounds, steps, whole, System.of(size, size), Work.of(structure, role, size, whole))
+
+    run(task, tasks)
 
 
-@routine
-def curvature_at(  # type: ignore[no-untyped-def]
-    structure, loss, which, A, B, H, order, row, col, label, relation, weight, S, amount, start,
-    precision, scale, centre, active, e, x, gx, M, entry, group, end, own, s, g, u, v, w, C, E, T, G,
-):  # fmt: skip
-    """Return f at x, but for what does not depend on the moving entries; WRITE its gradient and curvature."""
-    value = prior_part(x, precision, scale[e], centre[e], entry, gx)
-    for k in range(entry.size):
-        for j in range(k, entry.size):
-            M[k, j] = scale[e] * precision[entry[k], entry[j]]
-    value += dyads_part(
-        structure, loss, which, A, B, H, order, row, col, label, relation, weight, S, amount,
-        e, x, start[e], start[e + 1], gx, M, entry, group, end, own, s, g, u, v, w, C, E, T, G,
-    )  # fmt: skip
-    hold(active, entry, gx, M)
-    return value
+def draw_shard(sums: EntitySums, X: Array, tasks: Sequence[Bounds], key: Key, run: Run) -> Array:
+    """Move the blocks X of a shard's entities by one draw each, part by part; returns the share of parts accepted (n,).
 
-
-@inlined
-def has_self_link(row, col, order, first, last):  # type: ignore[no-untyped-def]
-    """Whether one of an entity's dyads is of it with itself."""
-    found = False
-    for n in range(first, last):
-        found = found or row[order[n]] == col[order[n]]
-    return found
-
-
-@kernel
-def sum_pass(  # type: ignore[no-untyped-def]
-    structure, loss, which, A, B, H, order, row, col, label, relation, weight, S, amount,
-    e, x, first, last, gx, M, entry, group, end, own, s, g, u, v, w, C, E, T, G,
-):  # fmt: skip
-    """The dyads' part of one subproblem, over places first..last-1 of the order: see `dyads_part`."""
-    return dyads_part(
-        structure, loss, which, A, B, H, order, row, col, label, relation, weight, S, amount,
-        e, x, first, last, gx, M, entry, group, end, own, s, g, u, v, w, C, E, T, G,
-    )  # fmt: skip
-
-
-@kernel
-def loss_pass(  # type: ignore[no-untyped-def]
-    structure, loss, which, A, B, H, order, row, col, label, relation, weight, S, amount, e, x, first, last, s, g,
-):  # fmt: skip
-    """The same without derivatives: see `loss_part`."""
-    return loss_part(
-        structure, loss, which, A, B, H, order, row, col, label, relation, weight, S, amount, e, x, first, last, s, g
-    )
-
-
-@routine
-def dyads_part(  # type: ignore[no-untyped-def]
-    structure, loss, which, A, B, H, order, row, col, label, relation, weight, S, amount,
-    e, x, first, last, gx, M, entry, group, end, own, s, g, u, v, w, C, E, T, G,
-):  # fmt: skip
-    """Return the loss of an entity's dyads with block x; ADD its gradient to gx, its curvature to the upper half of M.
-
-    With J[y, k] = E[y, group of k] v_k, the curvature J^T C J is (E^T C E)[group of k, group of j] v_k v_j.
+    As `solve_shard`. An entity without dyads is left alone.
     """
+    structure, role, size = sums.specs.structure, Role(sums.owned.role), X.shape[1]
+    # The offsets of scores follow a feature as a whole.
+    parts = parts_of(structure, role, size, sums.blocks.shared.shape[1], size if role == Role.FEATURE else PART)
+    accepted = np.zeros(len(X))
+
+    def task(bounds: Bounds) -> None:
+        for number, part in enumerate(parts):
+            system, work = System.of(size, len(part.entry)), Work.of(structure, role, size, part)
+            draw_pass(sums, X, bounds, key, number, accepted, part, system, work)
+
+    if parts:
+        run(task, tasks)
+    return accepted / max(1, len(parts))
+
+
+def solve_shared(sums: SharedSums, X: Array, steps: Steps, run: Run) -> None:
+    """Move the shared blocks X (n_relations, size) towards their optimum; `run` maps over relations."""
+    size = X.shape[1]
+    if not sums.prior.active.any():
+        return
+    (whole,) = parts_of(sums.structure, Role.SHARED, size, size, size)
+
+    def relation(t: int) -> None:
+        work = Work.of(sums.structure, Role.SHARED, size, whole)
+        descend(sums, t, X[t], steps, whole, System.of(size, size), work)
+
+    run(relation, range(len(X)))
+
+
+def draw_shared(sums: SharedSums, X: Array, key: Key, run: Run) -> Array:
+    """Move each of the shared blocks X by one draw; returns the share of parts accepted (n_relations,)."""
+    size = X.shape[1]
+    # What all dyads share is so well known that proposals of the whole block are accepted, and each part costs a sum.
+    parts = parts_of(sums.structure, Role.SHARED, size, size, size if len(X) == 1 else PART)
+
+    def relation(t: int) -> float:
+        accepted = 0
+        for number, part in enumerate(parts if sums.tasks(t) else ()):
+            system, work = System.of(size, len(part.entry)), Work.of(sums.structure, Role.SHARED, size, part)
+            accepted += draw_block(sums, t, X[t], key, number, part, system, work)
+        return accepted / max(1, len(parts))
+
+    return np.array(run(relation, range(len(X))))
+
+
+# ------------------------------------------------------------------------------------------------ sums over dyads
+
+
+@routine
+def entity_value(sums, e, x, part, system, work):  # type: ignore[no-untyped-def]
+    """f of an entity at x; see `value_at`."""
+    first, last = sums.owned.start[e], sums.owned.start[e + 1]
     total = 0.0
-    n_groups, size = group.size, entry.size
-    # Biases, and whatever else is a group of its own, come first.
-    n_single = 0
-    while n_single < n_groups and end[n_single] == n_single + 1:
-        n_single += 1
-    dense = False
-    for p in range(n_groups):
-        dense = dense or own[p] < 0
-    for n in range(first, last):
-        i = order[n]
-        own_row, own_col, h = roles(which, e, i, x, A, B, H, row, col, relation)
-        a = x if own_row else A[row[i]]
-        b = x if own_col else B[col[i]]
-        begin(s, S, i)
-        score(structure, a, b, h, s)
-        add_feature(structure, amount, n, x, s)
-        value = curvature(loss, label[i], s, g, C)
-        times = 1.0 if weight is None else weight[i]
-        total += times * value
-        for k in range(x.size):
-            v[k] = 0
-        if which == SHARED:
-            partner_shared(structure, a, b, v)
-        if amount is not None:
-            for k in range(x.size):
-                v[k] = amount[n]
-        if own_row:
-            partner_row(structure, b, v)
-        if own_col:
-            partner_col(structure, a, v)
-        for k in range(size):
-            w[k] = v[entry[k]]
-        if dense and (n == first or relation is not None):
-            label_weights(structure, h, E)
-        for p in range(n_groups):
-            if own[p] >= 0:
-                u[p] = times * g[own[p]]
-            else:
-                u[p] = 0
-                for y in range(s.size):
-                    u[p] += times * E[y, group[p]] * g[y]
-                for y in range(s.size):
-                    T[y, p] = 0
-                    for q in range(s.size):
-                        T[y, p] += C[y, q] * E[q, group[p]]
-        for p in range(n_groups):
-            for q in range(p, n_groups):
-                if own[p] >= 0:
-                    bend = C[own[p], own[q]] if own[q] >= 0 else T[own[p], q]
-                elif own[q] >= 0:
-                    bend = T[own[q], p]
-                else:
-                    bend = g[0] * 0
-                    for y in range(s.size):
-                        bend += E[y, group[p]] * T[y, q]
-                G[p, q] = times * bend
-        for p in range(n_single):
-            c = w[p]
-            gx[p] += u[p] * c
-            for q in range(p, n_single):
-                M[p, q] += c * G[p, q] * w[q]
-            for q in range(n_single, n_groups):
-                cq = c * G[p, q]
-                for j in range(end[q - 1] if q else 0, end[q]):
-                    M[p, j] += cq * w[j]
-        for p in range(n_single, n_groups):
-            for k in range(end[p - 1] if p else 0, end[p]):
-                c = w[k]
-                gx[k] += u[p] * c
-                if c != 0:
-                    cp = c * G[p, p]
-                    for j in range(k, end[p]):
-                        M[k, j] += cp * w[j]
-                    for q in range(p + 1, n_groups):
-                        cq = c * G[p, q]
-                        for j in range(end[q - 1], end[q]):
-                            M[k, j] += cq * w[j]
+    for begin in range(first, last, TILE):
+        total += sum_values(sums, e, x, (begin, min(begin + TILE, last)), work)
+    return total + add_prior(x, sums.prior, e, part.entry, system.gx)
+
+
+@routine
+def entity_curvature(sums, e, x, part, system, work):  # type: ignore[no-untyped-def]
+    """f of an entity at x, with its gradient and curvature; see `curvature_at`."""
+    first, last = sums.owned.start[e], sums.owned.start[e + 1]
+    clear(system.gx, system.M)
+    total = sum_curvature(sums, e, x, (first, min(first + TILE, last)), part, system.gx, system.M, work)
+    for begin in range(first + TILE, last, TILE):
+        clear(work.tile_gx, work.tile_M)
+        tile = (begin, min(begin + TILE, last))
+        total += sum_curvature(sums, e, x, tile, part, work.tile_gx, work.tile_M, work)
+        add(system.gx, work.tile_gx)
+        for k in range(part.entry.size):
+            for j in range(k, part.entry.size):
+                system.M[k, j] += work.tile_M[k, j]
+    return total + finish(x, sums.prior, e, part, system)
+
+
+@kernel
+def value_pass(sums, e, x, bounds, work):  # type: ignore[no-untyped-def]
+    """A task of `SharedSums.value_at`."""
+    return sum_values(sums, e, x, bounds, work)
+
+
+@kernel
+def curvature_pass(sums, e, x, bounds, part, gx, M, work):  # type: ignore[no-untyped-def]
+    """A task of `SharedSums.curvature_at`."""
+    return sum_curvature(sums, e, x, bounds, part, gx, M, work)
+
+
+@routine
+def sum_values(sums, e, x, bounds, work):  # type: ignore[no-untyped-def]
+    """The loss of an entity's dyads with block x, over places bounds[0]..bounds[1]-1 of the order."""
+    total = 0.0
+    for n in range(bounds[0], bounds[1]):
+        i = sums.owned.order[n]
+        score_with(sums, e, n, i, x, work.s)
+        total += weigh(sums.data.weight, i, evaluate(sums.specs.loss, sums.data.label[i], work.s, work.g))
     return total
 
 
 @routine
-def prior_part(x, precision, scale, centre, entry, gx):  # type: ignore[no-untyped-def]
-    """Return the penalty of a block, but for what does not depend on the moving entries; WRITE its gradient to gx."""
+def sum_curvature(sums, e, x, bounds, part, gx, M, work):  # type: ignore[no-untyped-def]
+    """The same; ADD the gradient to gx and the curvature to the upper half of M, both of the moving entries.
+
+    With J[y, k] = E[y, group of k] v_k, the curvature J^T C J is (E^T C E)[group of k, group of j] v_k v_j.
+    """
+    structure, data, moving = sums.specs.structure, sums.data, work.moving
+    n_groups = part.group.size
+    # Biases, and whatever else is a group of its own, come first.
+    n_single = 0
+    while n_single < n_groups and part.end[n_single] == n_single + 1:
+        n_single += 1
+    dense = False
+    for p in range(n_groups):
+        dense = dense or part.own[p] < 0
+    total = 0.0
+    for n in range(bounds[0], bounds[1]):
+        i = sums.owned.order[n]
+        a, b, h = score_with(sums, e, n, i, x, work.s)
+        total += weigh(data.weight, i, curvature(sums.specs.loss, data.label[i], work.s, work.g, work.C))
+        weigh_all(data.weight, i, work.g)
+        stand_beside(sums, e, n, i, a, b, work.partner)
+        for k in range(moving.size):
+            moving[k] = work.partner[part.entry[k]]
+        if dense and (n == bounds[0] or are_several(data.relation)):
+            label_weights(structure, h, work.E)
+        bend_groups(part, work)
+        scatter(part, n_single, weigh(data.weight, i, 1.0), gx, M, work)
+    return total
+
+
+@inlined
+def score_with(sums, e, n, i, x, s):  # type: ignore[no-untyped-def]
+    """Write the scores of dyad i, in place n of the order, with block x of entity e; returns the blocks of the dyad."""
+    owned, blocks, data = sums.owned, sums.blocks, sums.data
+    own_row, own_col = roles_of(sums, e, i)
+    h = x if owned.role == Role.SHARED else blocks.shared[relation_at(data.relation, i)]
+    a = x if own_row else blocks.row[data.row[i]]
+    b = x if own_col else blocks.col[data.col[i]]
+    score_dyad(sums.specs.structure, a, b, h, data.offset, i, s)
+    add_feature(owned.amount, n, sums.specs.structure, x, s)
+    return a, b, h
+
+
+@inlined
+def roles_of(sums, e, i):  # type: ignore[no-untyped-def]
+    """Whether entity e is the row of dyad i, and whether it is its column."""
+    role, code = sums.owned.role, sums.owned.first + e
+    own_row = role == Role.ROW or (role == Role.NODE and sums.data.row[i] == code)
+    own_col = role == Role.COL or (role == Role.NODE and sums.data.col[i] == code)
+    return own_row, own_col
+
+
+@inlined
+def stand_beside(sums, e, n, i, a, b, partner):  # type: ignore[no-untyped-def]
+    """Write what stands beside each entry of the block of entity e in the scores of dyad i."""
+    structure = sums.specs.structure
+    own_row, own_col = roles_of(sums, e, i)
+    for k in range(partner.size):
+        partner[k] = 0
+    if sums.owned.role == Role.SHARED:
+        partner_shared(structure, a, b, partner)
+    beside_feature(sums.owned.amount, n, partner)
+    if own_row:
+        partner_row(structure, b, partner)
+    if own_col:
+        partner_col(structure, a, partner)
+
+
+@inlined
+def bend_groups(part, work):  # type: ignore[no-untyped-def]
+    """Write the gradient E^T g and the curvature E^T C E of the moving groups; that of each two once."""
+    g, C, E, CE = work.g, work.C, work.E, work.CE
+    for p in range(part.group.size):
+        if part.own[p] >= 0:
+            work.pull[p] = g[part.own[p]]
+        else:
+            work.pull[p] = 0
+            for y in range(g.size):
+                work.pull[p] += E[y, part.group[p]] * g[y]
+            for y in range(g.size):
+                CE[y, p] = 0
+                for q in range(g.size):
+                    CE[y, p] += C[y, q] * E[q, part.group[p]]
+    for p in range(part.group.size):
+        for q in range(p, part.group.size):
+            if part.own[p] >= 0:
+                bend = C[part.own[p], part.own[q]] if part.own[q] >= 0 else CE[part.own[p], q]
+            elif part.own[q] >= 0:
+                bend = CE[part.own[q], p]
+            else:
+                bend = g[0] * 0
+                for y in range(g.size):
+                    bend += E[y, part.group[p]] * CE[y, q]
+            work.bend[p, q] = bend
+
+
+@inlined
+def scatter(part, n_single, times, gx, M, work):  # type: ignore[no-untyped-def]
+    """ADD a dyad's gradient to gx and `times` its curvature to M: those of groups, times what stands beside entries."""
+    pull, bend, moving, end = work.pull, work.bend, work.moving, part.end
+    n_groups = part.group.size
+    for p in range(n_single):
+        c = moving[p]
+        gx[p] += pull[p] * c
+        c *= times
+        for q in range(p, n_single):
+            M[p, q] += c * bend[p, q] * moving[q]
+        for q in range(n_single, n_groups):
+            cq = c * bend[p, q]
+            for j in range(end[q - 1] if q else 0, end[q]):
+                M[p, j] += cq * moving[j]
+    for p in range(n_single, n_groups):
+        for k in range(end[p - 1] if p else 0, end[p]):
+            c = moving[k]
+            gx[k] += pull[p] * c
+            c *= times
+            if c != 0:
+                cp = c * bend[p, p]
+                for j in range(k, end[p]):
+                    M[k, j] += cp * moving[j]
+                for q in range(p + 1, n_groups):
+                    cq = c * bend[p, q]
+                    for j in range(end[q - 1], end[q]):
+                        M[k, j] += cq * moving[j]
+
+
+@read_if_present(lambda amount, n, structure, x, s: None)
+def add_feature(amount, n, structure, x, s):  # type: ignore[no-untyped-def]
+    """s += what the weights x of a feature add, for the dyad in place n."""
+    for f in range(x.size):
+        s[f + (f >= structure.base)] += amount[n] * x[f]
+
+
+@read_if_present(lambda amount, n, partner: None)
+def beside_feature(amount, n, partner):  # type: ignore[no-untyped-def]
+    """What stands beside the weights of a feature is how much of it a dyad has."""
+    for k in range(partner.size):
+        partner[k] = amount[n]
+
+
+@read_if_present(lambda amount, sums, e, x: None)
+def follow(amount, sums, e, x):  # type: ignore[no-untyped-def]
+    """Add what the weights x of feature e add to the offsets of its dyads' scores."""
+    for n in range(sums.owned.start[e], sums.owned.start[e + 1]):
+        add_feature(amount, n, sums.specs.structure, x, sums.data.offset[sums.owned.order[n]])
+
+
+# ------------------------------------------------------------------------------------------------ prior, and algebra
+
+
+@kernel
+def add_prior(x, prior, e, entry, gx):  # type: ignore[no-untyped-def]
+    """Return the penalty of block x, but for what does not depend on the moving entries; ADD its gradient to gx."""
+    scale, centre = prior.scale[e], prior.centre[e]
     total = 0.0
     for k in range(entry.size):
-        line = precision[entry[k]]
+        line = prior.precision[entry[k]]
         pulled = x[0] * 0
         for j in range(x.size):
             pulled += line[j] * (x[j] - centre[j])
-        gx[k] = scale * pulled
+        gx[k] += scale * pulled
         among = pulled
         if entry.size < x.size:
             among = x[0] * 0
@@ -576,61 +736,43 @@ def prior_part(x, precision, scale, centre, entry, gx):  # type: ignore[no-untyp
     return total
 
 
-@routine
-def loss_part(  # type: ignore[no-untyped-def]
-    structure, loss, which, A, B, H, order, row, col, label, relation, weight, S, amount, e, x, first, last, s, g,
-):  # fmt: skip
-    """The loss of an entity's dyads with block x, alone."""
-    total = 0.0
-    for n in range(first, last):
-        i = order[n]
-        own_row, own_col, h = roles(which, e, i, x, A, B, H, row, col, relation)
-        begin(s, S, i)
-        score(structure, x if own_row else A[row[i]], x if own_col else B[col[i]], h, s)
-        add_feature(structure, amount, n, x, s)
-        value = evaluate(loss, label[i], s, g)
-        total += value if weight is None else value * weight[i]
-    return total
-
-
-@inlined
-def add_feature(structure, amount, n, x, s):  # type: ignore[no-untyped-def]
-    """s += what the weights x of a feature add, for the dyad in place n, if x is a feature's."""
-    if amount is not None:
-        for f in range(x.size):
-            s[f + (f >= structure.base)] += amount[n] * x[f]
-
-
-@inlined
-def roles(which, e, i, x, A, B, H, row, col, relation):  # type: ignore[no-untyped-def]
-    """Whether x stands for the row's block of dyad i, and for the column's; and the shared block, which x may be."""
-    own_row = which == ROW or (which == NODE and row[i] == e)
-    own_col = which == COL or (which == NODE and col[i] == e)
-    return own_row, own_col, x if which == SHARED else H[0 if relation is None else relation[i]]
-
-
-@routine
-def hold(active, entry, gx, M):  # type: ignore[no-untyped-def]
-    """Take entries that are not active out of the system: no gradient, and a unit line."""
-    for k in range(gx.size):
-        if not active[entry[k]]:
+@kernel
+def finish(x, prior, e, part, system):  # type: ignore[no-untyped-def]
+    """Return the penalty, ADD its gradient and curvature to the sums over dyads, and freeze what is not active."""
+    gx, M, entry = system.gx, system.M, part.entry
+    value = add_prior(x, prior, e, entry, gx)
+    for k in range(entry.size):
+        for j in range(k, entry.size):
+            M[k, j] += prior.scale[e] * prior.precision[entry[k], entry[j]]
+    for k in range(entry.size):
+        if not prior.active[entry[k]]:
+            # No gradient, and a unit line.
             gx[k] = 0
             for j in range(k):
                 M[j, k] = 0
-            for j in range(k + 1, gx.size):
+            for j in range(k + 1, entry.size):
                 M[k, j] = 0
             M[k, k] = 1
+    return value
 
 
-@routine
+@kernel
+def clear(gx, M):  # type: ignore[no-untyped-def]
+    """Set sums to zero."""
+    gx[:] = 0
+    for k in range(M.shape[0]):
+        for j in range(k, M.shape[0]):
+            M[k, j] = 0
+
+
+@kernel
 def factor(M):  # type: ignore[no-untyped-def]
     """Replace the upper half of M by U with M = U^T U (Cholesky); a pivot too small to trust is raised."""
     size = M.shape[0]
     largest = 0.0
     for k in range(size):
         largest = max(largest, M[k, k])
-    # Directions without curvature, along which scores do not change, get a step of zero: their gradient is zero.
-    least = 1e-10 * largest + 1e-300
+    least = LEAST_PIVOT * largest + TINY
     for k in range(size):
         M[k, k] = math.sqrt(max(M[k, k], least))
         inverse = 1 / M[k, k]
@@ -642,7 +784,7 @@ def factor(M):  # type: ignore[no-untyped-def]
                 M[i, j] -= c * M[k, j]
 
 
-@routine
+@kernel
 def newton_step(M, gx, d):  # type: ignore[no-untyped-def]
     """d = (U^T U)^-1 gx, for the U in the upper half of M."""
     for k in range(d.size):
@@ -655,7 +797,7 @@ def newton_step(M, gx, d):  # type: ignore[no-untyped-def]
     solve_upper(M, d)
 
 
-@routine
+@kernel
 def solve_upper(M, d):  # type: ignore[no-untyped-def]
     """d = U^-1 d."""
     for n in range(d.size):

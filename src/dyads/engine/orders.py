@@ -1,6 +1,8 @@
-"""The orders in which passes visit dyads, and the tasks these are cut into, which do not depend on threads."""
+"""The orders in which passes visit dyads: shards of whole tasks by owner, and the cells of SGD.
 
-import math
+Everything here depends on the data alone, never on who computes it: so neither does any sum.
+"""
+
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -9,61 +11,138 @@ from typing import Any
 import numpy as np
 
 from dyads.data.dyads import Dyads, Grouped
-from dyads.engine.threads import CHUNK
+from dyads.engine.bundles import ABSENT, Absent, Owned
+from dyads.model.parameters import Role
 from dyads.model.penalty import Counts
 
 Array = np.ndarray[Any, Any]
+Bounds = tuple[int, int]
 
-CELL = 8192
-"""Dyads per SGD cell aimed at, and the most groups a side is dealt into."""
-MAX_GROUPS = 32
+SHARD = 2**20
+"""Dyads per shard aimed at: what is mapped from disk, copied to a device or sent to a worker at once."""
 
+CHUNK = 8192
+"""Dyads per task of a sum: some hundred microseconds, well above what starting a task costs."""
 
-class Orders:
-    """The bound dyads in the orders that passes visit them in, each made when it is first needed."""
-
-    def __init__(self, dyads: Dyads, one_set: bool) -> None:
-        self.dyads, self.one_set = dyads, one_set
-
-    @cached_property
-    def by_owner(self) -> "ByOwner":
-        return ByOwner.of(self.dyads)
-
-    @cached_property
-    def cells(self) -> "Cells":
-        return Cells.of(self.dyads, self.one_set)
+ENTITY_CHUNK = 2048
+"""Dyads per task that solves for entities, or draws them: a dyad costs some ten times as much there."""
 
 
 @dataclass(frozen=True)
-class ByOwner:
-    """Dyads sorted by row, with the order that visits them by column, and the tasks of both passes."""
+class Shard:
+    """A run of owners and all their dyads, in order: self-contained, so that a pass over it is a pure function.
 
+    Attributes
+    ----------
+    role : whose dyads these are
+    first : code of the first owner
+    start : (n_owners + 1,) where the dyads of each owner begin
+    order : (m,) their positions in `dyads`
+    dyads : in the order of owners, but for nodes, whose dyads have two owners
+    place : (n,) of a shard of columns, where its dyads lie in the order of rows; else Absent
+    """
+
+    role: Role
+    first: int
+    start: Array
+    order: Array
     dyads: Dyads
-    by_row: Grouped
-    by_col: Grouped
-    row_tasks: list[tuple[int, int]]
-    col_tasks: list[tuple[int, int]]
+    place: Any = ABSENT
 
-    @classmethod
-    def of(cls, dyads: Dyads) -> "ByOwner":
-        by_row = Grouped.by(dyads.row, dyads.n_rows)
-        dyads = dyads.take(by_row.order)
-        by_row = Grouped(by_row.start, np.arange(len(dyads)))
-        by_col = Grouped.by(dyads.col, dyads.n_cols)
-        return cls(dyads, by_row, by_col, owner_tasks(by_row.start, CHUNK), owner_tasks(by_col.start, CHUNK))
+    def __len__(self) -> int:
+        """How many owners there are."""
+        return len(self.start) - 1
 
-    @cached_property
-    def by_node(self) -> Grouped:
-        """The dyads of each node of one id set, in either role; a self-link once."""
-        dyads = self.dyads
-        other = np.flatnonzero(dyads.row != dyads.col)
-        grouped = Grouped.by(np.concatenate([dyads.row, dyads.col[other]]), dyads.n_rows)
-        return Grouped(grouped.start, np.concatenate([np.arange(len(dyads)), other])[grouped.order])
+    @property
+    def owners(self) -> slice:
+        """Their codes."""
+        return slice(self.first, self.first + len(self))
+
+    @property
+    def owned(self) -> Owned:
+        return Owned(int(self.role), self.first, self.start, self.order)
+
+    @property
+    def sum_tasks(self) -> list[Bounds]:
+        """All owners, in runs for sums; they are counted from the shard's first."""
+        return owner_tasks(self.start, CHUNK)
+
+    @property
+    def entity_tasks(self) -> list[Bounds]:
+        """All owners, in runs that are solved for, or drawn: nodes in one, since they depend on each other."""
+        return [(0, len(self))] if self.role == Role.NODE else owner_tasks(self.start, ENTITY_CHUNK)
+
+    def tasks_of(self, codes: Array) -> list[Bounds]:
+        """Runs of neighbouring owners, those of `codes` that lie in this shard."""
+        mine = codes[(codes >= self.first) & (codes < self.first + len(self))]
+        return runs(mine - self.first, self.start)
 
     @cached_property
     def by_relation(self) -> Grouped:
-        relation = np.zeros(len(self.dyads), np.int32) if self.dyads.relation is None else self.dyads.relation
-        return Grouped.by(relation, self.dyads.n_relations)
+        """The dyads of each relation, in their order."""
+        dyads = self.dyads
+        relation = np.zeros(len(dyads), np.int32) if dyads.relation is None else dyads.relation
+        return Grouped.by(relation, dyads.n_relations)
+
+
+class Orders:
+    """The bound dyads in the orders that passes visit them in, each made when it is first needed.
+
+    `n_groups` : how many groups SGD deals rows, and columns, into; an engine's own choice.
+    """
+
+    def __init__(self, dyads: Dyads, one_set: bool, n_groups: int) -> None:
+        self.dyads, self.one_set, self.n_groups = dyads, one_set, n_groups
+
+    @cached_property
+    def _row_order(self) -> Array:
+        return np.argsort(self.dyads.row, kind="stable")
+
+    @cached_property
+    def in_row_order(self) -> Dyads:
+        return self.dyads.take(self._row_order)
+
+    @cached_property
+    def by_row(self) -> list[Shard]:
+        """Shards of rows."""
+        return cut(Role.ROW, self.in_row_order, self.dyads.n_rows, ABSENT)
+
+    @cached_property
+    def by_col(self) -> list[Shard]:
+        """Shards of columns, whose dyads are in the order of rows within a column."""
+        place = np.argsort(self.dyads.col[self._row_order], kind="stable")
+        return cut(Role.COL, self.dyads.take(self._row_order[place]), self.dyads.n_cols, place)
+
+    @cached_property
+    def by_node(self) -> list[Shard]:
+        """All nodes of one id set with their dyads in either role, a self-link once: one shard, updated in order."""
+        dyads = self.in_row_order
+        other = np.flatnonzero(dyads.row != dyads.col)
+        grouped = Grouped.by(np.concatenate([dyads.row, dyads.col[other]]), dyads.n_rows)
+        order = np.concatenate([np.arange(len(dyads)), other])[grouped.order]
+        return [Shard(Role.NODE, 0, grouped.start, order, dyads)]
+
+    def of(self, role: Role) -> list[Shard]:
+        """The shards whose owners have a role: rows, columns or nodes."""
+        return self.by_row if role == Role.ROW else self.by_col if role == Role.COL else self.by_node
+
+    @cached_property
+    def cells(self) -> "Cells":
+        return Cells.of(self.dyads, self.one_set, self.n_groups)
+
+
+def cut(role: Role, dyads: Dyads, n_owners: int, place: Any) -> list[Shard]:
+    """Cut dyads in the order of their owners into shards."""
+    owner = dyads.row if role == Role.ROW else dyads.col
+    start = np.searchsorted(owner, np.arange(n_owners + 1))
+    shards = []
+    for first, last in owner_tasks(start, SHARD):
+        begin, end = int(start[first]), int(start[last])
+        whole = end - begin == len(dyads)
+        part = dyads if whole else dyads.take(slice(begin, end))
+        lines = place if isinstance(place, Absent) else place[begin:end]
+        shards.append(Shard(role, first, start[first : last + 1] - begin, np.arange(end - begin), part, lines))
+    return shards
 
 
 @dataclass(frozen=True)
@@ -79,13 +158,12 @@ class Cells:
     one_set: bool
 
     @classmethod
-    def of(cls, dyads: Dyads, one_set: bool) -> "Cells":
-        n_groups = int(np.clip(math.isqrt(len(dyads) // CELL), 1, MAX_GROUPS))
+    def of(cls, dyads: Dyads, one_set: bool, n_groups: int) -> "Cells":
         counts = Counts.of(dyads, one_set)
         first, second = _deal(counts.row, n_groups)[dyads.row], _deal(counts.col, n_groups)[dyads.col]
         if one_set:
             first, second = np.minimum(first, second), np.maximum(first, second)
-        grouped = Grouped.by(first * np.int16(n_groups) + second, n_groups**2)
+        grouped = Grouped.by(first * first.dtype.type(n_groups) + second, n_groups**2)
         return cls(dyads.take(grouped.order), grouped.start, n_groups, one_set)
 
     def round(self, shift: int) -> list[int]:
@@ -99,12 +177,18 @@ class Cells:
 
 def _deal(counts: Array, n_groups: int) -> Array:
     """Deal entities into groups of about equal counts, the most frequent first."""
-    group = np.empty(len(counts), np.int16)
+    # Sixteen bits are sorted by radix, as long as cells can be counted in them.
+    group = np.empty(len(counts), np.int16 if n_groups**2 < 2**15 else np.int32)
     group[np.argsort(-counts, kind="stable")] = np.arange(len(counts)) % n_groups
     return group
 
 
-def owner_tasks(start: Array, size: int) -> list[tuple[int, int]]:
+def even_tasks(first: int, last: int) -> list[Bounds]:
+    """Cut dyads first..last-1 into tasks of sums."""
+    return [(begin, min(begin + CHUNK, last)) for begin in range(first, last, CHUNK)]
+
+
+def owner_tasks(start: Array, size: int) -> list[Bounds]:
     """Cut owners into runs of about `size` dyads."""
     n_tasks = max(1, int(start[-1]) // size)
     cuts = np.searchsorted(start, np.linspace(0, start[-1], n_tasks + 1)[1:-1])
@@ -112,7 +196,7 @@ def owner_tasks(start: Array, size: int) -> list[tuple[int, int]]:
     return [(int(first), int(last)) for first, last in pairwise(bounds)]
 
 
-def runs(codes: Array, start: Array) -> list[tuple[int, int]]:
+def runs(codes: Array, start: Array) -> list[Bounds]:
     """Ranges of neighbouring codes, of about CHUNK dyads each."""
     codes = np.unique(codes)
     if not len(codes):

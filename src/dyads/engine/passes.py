@@ -1,168 +1,224 @@
 """The kernels that pass over dyads: by row, by column, of the loss alone, and of SGD.
 
-s, g, ga, gb, gh are scratch vectors for scores, score gradients and pulled gradients; a kernel allocates nothing.
-A, B are effective blocks, and S holds what the scores of dyads begin at, or is None: side-information is no kernel's
-business.
+Blocks are effective ones, and `Data.offset` holds what the scores of dyads begin at: side-information is no kernel's
+business. A kernel allocates nothing: its scratch vectors are arguments.
 """
 
 import math
+from typing import Any, NamedTuple
 
-from dyads.engine.compiled import inlined, kernel
-from dyads.engine.vectors import add, begin, scale
+from dyads.engine.bundles import TILE, add, load_scores, relation_at, weigh, weigh_all
+from dyads.engine.compiled import inlined, kernel, read_if_present
 from dyads.model.loss import evaluate
 from dyads.model.penalty import slope
 from dyads.model.structure import pull_col, pull_row, pull_shared, score
 
 SHARED_BATCH = 64
-"""Dyads after which SGD moves the shared block."""
+"""Dyads after which SGD moves the shared blocks: every dyad touches one, and a step costs as much as a dyad."""
+
+
+@inlined
+def score_dyad(structure, a, b, h, offset, i, s):  # type: ignore[no-untyped-def]
+    """Write the scores of dyad i with blocks a, b and h to s."""
+    load_scores(offset, i, s)
+    score(structure, a, b, h, s)
+
+
+@inlined
+def dyad_loss(specs, a, b, h, data, i, work):  # type: ignore[no-untyped-def]
+    """Return the weighted loss of dyad i with blocks a, b and h, and write its derivative by the scores to work.g."""
+    score_dyad(specs.structure, a, b, h, data.offset, i, work.s)
+    value = weigh(data.weight, i, evaluate(specs.loss, data.label[i], work.s, work.g))
+    weigh_all(data.weight, i, work.g)
+    return value
 
 
 @kernel
-def row_pass(structure, loss, A, B, H, start, col, label, relation, weight, S, first, last, kept, s, g, GA, GH):  # type: ignore[no-untyped-def]
-    """Sum the loss of rows first..last-1, pull it into GA and GH, and keep g in `kept` unless that is empty."""
-    total = 0.0
-    for r in range(first, last):
-        a, ga = A[r], GA[r]
-        for i in range(start[r], start[r + 1]):
-            b = B[col[i]]
-            t = 0 if relation is None else relation[i]
-            h = H[t]
-            begin(s, S, i)
-            score(structure, a, b, h, s)
-            value = evaluate(loss, label[i], s, g)
-            if weight is not None:
-                value *= weight[i]
-                scale(g, weight[i])
-            total += value
-            pull_row(structure, a, b, h, g, ga)
-            pull_shared(structure, a, b, h, g, GH[t])
-            if kept.shape[0]:
-                for y in range(g.size):
-                    kept[i, y] = g[y]
-    return total
+def row_pass(specs, blocks, data, owned, bounds, kept, work, tile, row_sums, shared_sums):  # type: ignore[no-untyped-def]
+    """Return the loss of owners bounds[0]..bounds[1]-1 of a shard of rows; ADD its pulls to row_sums and shared_sums.
 
-
-@kernel
-def col_pass(structure, loss, A, B, H, start, order, row, label, relation, weight, S, first, last, kept, s, g, GB):  # type: ignore[no-untyped-def]
-    """Pull the loss of columns first..last-1 into GB, with g read from `kept` or, if that is empty, computed again."""
-    for c in range(first, last):
-        b, gb = B[c], GB[c]
-        for j in range(start[c], start[c + 1]):
-            i = order[j]
-            a = A[row[i]]
-            h = H[0 if relation is None else relation[i]]
-            if kept.shape[0]:
-                pull_col(structure, a, b, h, kept[i], gb)
-            else:
-                begin(s, S, i)
-                score(structure, a, b, h, s)
-                evaluate(loss, label[i], s, g)
-                if weight is not None:
-                    scale(g, weight[i])
-                pull_col(structure, a, b, h, g, gb)
-
-
-@kernel
-def loss_pass(structure, loss, A, B, H, row, col, label, relation, weight, S, first, last, s, g):  # type: ignore[no-untyped-def]
-    """Sum the loss of dyads first..last-1."""
-    total = 0.0
-    for i in range(first, last):
-        begin(s, S, i)
-        score(structure, A[row[i]], B[col[i]], H[0 if relation is None else relation[i]], s)
-        value = evaluate(loss, label[i], s, g)
-        total += value if weight is None else value * weight[i]
-    return total
-
-
-@kernel
-def sgd_pass(  # type: ignore[no-untyped-def]
-    structure, loss, A, B, H, A2, B2, H2, row, col, label, relation, weight, order,
-    row_decay, col_decay, shared_decay, row_l2, col_l2, shared_l2, shared_centre, rate, s, g, ga, gb, GH,
-    S, kept, row_shift, col_shift, GA, GB,
-):  # fmt: skip
-    """One AdaGrad step per dyad, in the given order; returns the sum of the losses met on the way.
-
-    A dyad's gradient holds its share of the penalty, w_i / n_r of that of its row, so that an epoch's steps sum to the
-    gradient of the objective. Both pulls are computed before either lands: of a self-link they land on one block. The
-    shared blocks, which every dyad touches, move after every `SHARED_BATCH` dyads.
-
-    With side-information, A and B hold effective blocks, and the penalty is on what is left without `row_shift` and
-    `col_shift`; score gradients are kept in `kept`, and the pulled ones added to GA and GB, for the side weights. Each
-    of these is None where there are no such features.
+    Keeps d loss / d score in `kept` (n, n_labels) unless that is empty. `tile` : (row size,) scratch.
     """
     total = 0.0
-    GH[:] = 0
-    t = 0
-    h, gh = H[0], GH[0]
+    for e in range(bounds[0], bounds[1]):
+        a = blocks.row[owned.first + e]
+        for begin in range(owned.start[e], owned.start[e + 1], TILE):
+            whole = begin == owned.start[e]
+            out = row_sums[e] if whole else tile
+            if not whole:
+                tile[:] = 0
+            for i in range(begin, min(begin + TILE, owned.start[e + 1])):
+                b = blocks.col[data.col[i]]
+                t = relation_at(data.relation, i)
+                h = blocks.shared[t]
+                total += dyad_loss(specs, a, b, h, data, i, work)
+                pull_row(specs.structure, a, b, h, work.g, out)
+                pull_shared(specs.structure, a, b, h, work.g, shared_sums[t])
+                if kept.shape[0]:
+                    for y in range(work.g.size):
+                        kept[i, y] = work.g[y]
+            if not whole:
+                add(row_sums[e], tile)
+    return total
+
+
+@kernel
+def col_pass(specs, blocks, data, owned, bounds, kept, place, work, tile, col_sums):  # type: ignore[no-untyped-def]
+    """ADD the pulls of owners bounds[0]..bounds[1]-1 of a shard of columns to col_sums.
+
+    d loss / d score of dyad i is kept[place[i]] or, if `kept` is empty, computed again.
+    """
+    for e in range(bounds[0], bounds[1]):
+        b = blocks.col[owned.first + e]
+        for begin in range(owned.start[e], owned.start[e + 1], TILE):
+            whole = begin == owned.start[e]
+            out = col_sums[e] if whole else tile
+            if not whole:
+                tile[:] = 0
+            for i in range(begin, min(begin + TILE, owned.start[e + 1])):
+                a = blocks.row[data.row[i]]
+                h = blocks.shared[relation_at(data.relation, i)]
+                if kept.shape[0]:
+                    pull_col(specs.structure, a, b, h, kept[place[i]], out)
+                else:
+                    dyad_loss(specs, a, b, h, data, i, work)
+                    pull_col(specs.structure, a, b, h, work.g, out)
+            if not whole:
+                add(col_sums[e], tile)
+
+
+@kernel
+def loss_pass(specs, blocks, data, bounds, work):  # type: ignore[no-untyped-def]
+    """Return the loss of dyads bounds[0]..bounds[1]-1."""
+    total = 0.0
+    for i in range(bounds[0], bounds[1]):
+        a, b = blocks.row[data.row[i]], blocks.col[data.col[i]]
+        total += dyad_loss(specs, a, b, blocks.shared[relation_at(data.relation, i)], data, i, work)
+    return total
+
+
+class Decay(NamedTuple):
+    """The penalty as SGD meets it: a dyad holds the share w_i / n_r of that of its row, its column and its relation.
+
+    Attributes
+    ----------
+    row, col, shared : (n,) what is multiplied by the weight of a dyad: the penalty's scale over the owner's count
+    row_l2, col_l2, shared_l2 : (size,) strength of the penalty on each entry of a block
+    centre : (n_relations, shared size) what the shared blocks are penalised towards
+    """
+
+    row: Any
+    col: Any
+    shared: Any
+    row_l2: Any
+    col_l2: Any
+    shared_l2: Any
+    centre: Any
+
+
+class Pulled(NamedTuple):
+    """What an SGD pass keeps for the steps of the side weights; each is Absent where there are no such features.
+
+    Attributes
+    ----------
+    row_shift, col_shift : (n, size) what features add to own blocks, which the penalty leaves out
+    row, col : (n, size) pulled gradients, added up
+    kept : (n, n_labels) score gradients
+    """
+
+    row_shift: Any
+    col_shift: Any
+    row: Any
+    col: Any
+    kept: Any
+
+
+class DescentWork(NamedTuple):
+    """Scratch of an SGD pass: pulled gradients of a row, a column and all shared blocks, and shares of relations."""
+
+    row: Any
+    col: Any
+    shared: Any
+    share: Any
+
+
+@kernel
+def sgd_pass(specs, blocks, squares, data, order, decay, rate, pulled, work, scratch):  # type: ignore[no-untyped-def]
+    """One AdaGrad step per dyad, in the given order; returns the sum of the losses met on the way.
+
+    A dyad's gradient holds its share of the penalty, so that an epoch's steps sum to the gradient of the objective.
+    Both pulls are computed before either lands: of a self-link they land on one block. The shared blocks, which every
+    dyad touches, move after every `SHARED_BATCH` dyads. With side-information the blocks are effective ones, and the
+    penalty is on what is left without the shifts of `pulled`.
+    """
+    total = 0.0
+    scratch.shared[:] = 0
+    scratch.share[:] = 0
     for n in range(order.size):
         i = order[n]
-        r, c = row[i], col[i]
-        a, b = A[r], B[c]
-        if relation is not None:
-            t = relation[i]
-            h, gh = H[t], GH[t]
-        begin(s, S, i)
-        score(structure, a, b, h, s)
-        value = evaluate(loss, label[i], s, g)
-        row_share, col_share = row_decay[r], col_decay[c]
-        if weight is not None:
-            value *= weight[i]
-            scale(g, weight[i])
-            row_share *= weight[i]
-            col_share *= weight[i]
-        total += value
-        ga[:] = 0
-        gb[:] = 0
-        pull_row(structure, a, b, h, g, ga)
-        pull_col(structure, a, b, h, g, gb)
-        pull_shared(structure, a, b, h, g, gh)
-        if shared_l2 is not None:
-            shared_share = shared_decay[t]
-            if weight is not None:
-                shared_share *= weight[i]
-            for k in range(gh.size):
-                gh[k] += slope(h[k] - shared_centre[t, k], shared_l2[k], shared_share)
-        if kept is not None:
-            for y in range(g.size):
-                kept[i, y] = g[y]
-        if row_shift is None:
-            step(a, ga, A2[r], rate, row_share, row_l2)
-        else:
-            add(GA[r], ga)
-            step_from(row_shift[r], a, ga, A2[r], rate, row_share, row_l2)
-        if col_shift is None:
-            step(b, gb, B2[c], rate, col_share, col_l2)
-        else:
-            add(GB[c], gb)
-            step_from(col_shift[c], b, gb, B2[c], rate, col_share, col_l2)
+        r, c, t = data.row[i], data.col[i], relation_at(data.relation, i)
+        a, b, h = blocks.row[r], blocks.col[c], blocks.shared[t]
+        total += dyad_loss(specs, a, b, h, data, i, work)
+        scratch.row[:] = 0
+        scratch.col[:] = 0
+        pull_row(specs.structure, a, b, h, work.g, scratch.row)
+        pull_col(specs.structure, a, b, h, work.g, scratch.col)
+        pull_shared(specs.structure, a, b, h, work.g, scratch.shared[t])
+        scratch.share[t] += weigh(data.weight, i, decay.shared[t])
+        keep_scores(pulled.kept, i, work.g)
+        keep_pull(pulled.row, r, scratch.row)
+        keep_pull(pulled.col, c, scratch.col)
+        row_share, col_share = weigh(data.weight, i, decay.row[r]), weigh(data.weight, i, decay.col[c])
+        step(a, pulled.row_shift, r, scratch.row, squares.row[r], rate, row_share, decay.row_l2)
+        step(b, pulled.col_shift, c, scratch.col, squares.col[c], rate, col_share, decay.col_l2)
         if n % SHARED_BATCH == SHARED_BATCH - 1 or n == order.size - 1:
-            for u in range(H.shape[0]):
-                for k in range(H.shape[1]):
-                    H2[u, k] += GH[u, k] * GH[u, k]
-                    H[u, k] -= rate * GH[u, k] / math.sqrt(H2[u, k])
-            GH[:] = 0
+            for u in range(blocks.shared.shape[0]):
+                step(
+                    blocks.shared[u], decay.centre, u, scratch.shared[u], squares.shared[u], rate, scratch.share[u],
+                    decay.shared_l2,
+                )  # fmt: skip
+            scratch.shared[:] = 0
+            scratch.share[:] = 0
     return total
 
 
 @inlined
-def step(x, g, squares, rate, share, l2):  # type: ignore[no-untyped-def]
-    """AdaGrad (Duchi et al. 2011) on g plus a share of the penalty: x -= rate d / sqrt(sum of d^2 so far)."""
+def step(x, centres, n, g, squares, rate, share, l2):  # type: ignore[no-untyped-def]
+    """AdaGrad (Duchi et al. 2011) on g plus a share of the penalty: x -= rate d / sqrt(sum of d^2 so far).
+
+    The penalty is on the distance from line n of `centres`, or from zero if these are Absent.
+    """
     for k in range(x.size):
-        d = g[k] + slope(x[k], l2[k], share)
+        d = g[k] + slope(distance(centres, n, x, k), l2[k], share)
         squares[k] += d * d
         x[k] -= rate * d / math.sqrt(squares[k])
 
 
-@inlined
-def step_from(centre, x, g, squares, rate, share, l2):  # type: ignore[no-untyped-def]
-    """The same step, with a penalty on the distance from `centre`."""
-    for k in range(x.size):
-        g[k] -= slope(centre[k], l2[k], share)
-    step(x, g, squares, rate, share, l2)
-
-
 @kernel
-def step_pass(x, g, squares, rate, share, l2):  # type: ignore[no-untyped-def]
+def step_pass(x, centres, g, squares, rate, share, l2):  # type: ignore[no-untyped-def]
     """One AdaGrad step of each line of x with the gradient g."""
     for n in range(x.shape[0]):
-        step(x[n], g[n], squares[n], rate, share, l2)
+        step(x[n], centres, n, g[n], squares[n], rate, share, l2)
+
+
+@read_if_present(lambda centres, n, x, k: x[k])
+def distance(centres, n, x, k):  # type: ignore[no-untyped-def]
+    """x[k] - centres[n, k], or x[k] if there are no centres."""
+    return x[k] - centres[n, k]
+
+
+def _drop(table, n, x):  # type: ignore[no-untyped-def]
+    pass
+
+
+@read_if_present(_drop)
+def keep_pull(table, n, x):  # type: ignore[no-untyped-def]
+    """table[n] += x."""
+    add(table[n], x)
+
+
+@read_if_present(_drop)
+def keep_scores(table, n, x):  # type: ignore[no-untyped-def]
+    """table[n] = x."""
+    for k in range(x.size):
+        table[n, k] = x[k]

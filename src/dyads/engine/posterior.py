@@ -11,26 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from dyads.data.dyads import Dyads, Grouped
-from dyads.engine.entity import (
-    COL,
-    FEATURE,
-    NODE,
-    ROW,
-    SHARED,
-    Prior,
-    Subproblems,
-    draw_alone,
-    draw_entities,
-    noise_pass,
-)
-from dyads.engine.host import PLACE, Host, Turns, in_order
-from dyads.engine.scoring import block_scores
-from dyads.engine.threads import even_tasks
+from dyads.data.dyads import Dyads
+from dyads.engine.api import BlockUpdates, Problem
 from dyads.model.loss import link
-from dyads.model.parameters import INITIAL_SCALE, shifted
-from dyads.model.prior import Learnt, draw_side_precision, draw_side_weights
-from dyads.model.streams import Key, SweepNoise
+from dyads.model.parameters import INITIAL_SCALE, Role
+from dyads.model.prior import Learnt, draw_side_precision
+from dyads.model.streams import SweepNoise
 from dyads.model.structure import free_labels
 
 Array = np.ndarray[Any, Any]
@@ -38,7 +24,7 @@ Array = np.ndarray[Any, Any]
 SHARED_SPREAD = 1.0
 """Prior standard deviation of a label's weights of shared latent weights, about where they start."""
 
-VANISHED = 0.1
+LEAST_SPREAD = 0.1
 """Latent columns whose root mean square is below this have been brought to zero by a penalty."""
 
 BIAS_SPREAD = 10.0
@@ -67,7 +53,7 @@ class State:
 
     def arrays(self) -> dict[str, Array]:
         """All of it, by name."""
-        named = {f"{name}{i}": part for i, one in enumerate(self.priors) for name, part in one._asdict().items()}
+        named = {f"{name}{i}": part for i, prior in enumerate(self.priors) for name, part in prior._asdict().items()}
         return {"theta": self.theta, "side_precision": self.side_precision, **named}
 
     @classmethod
@@ -83,120 +69,68 @@ class State:
 
 
 class Posterior:
-    """A bound objective, sampled. The same for a seed at any number of threads."""
+    """A bound objective, sampled: by any engine, through its block updates."""
 
-    def __init__(self, host: Host) -> None:
-        self.host = host
-        self.layout = host.objective.layout
-        self.kinds = (NODE,) if self.layout.structure.one_set else (ROW, COL)
-        if self.layout.n_relations > 1:
-            self.kinds = (*self.kinds, SHARED)
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.layout = problem.objective.layout
+        own = (Role.NODE,) if self.layout.structure.one_set else (Role.ROW, Role.COL)
+        self.roles = (*own, Role.SHARED) if self.layout.n_relations > 1 else own
+        """Whose blocks have learnt priors."""
 
     def start(self, theta: Array, rng: np.random.Generator) -> State:
         """A state at the parameters theta.
 
         Latent weights that a penalty has brought to zero start at random: zero is a saddle, which chains leave slowly.
         """
-        theta = theta.astype(np.float64)
-        turns, n_bias = Turns(self.host, theta), self.layout.structure.n_bias * free_labels(self.layout.structure)
-        for kind in self.kinds:
-            own = turns.own[PLACE[kind]]
-            vanished = np.sqrt(np.mean(own**2, axis=0)) < VANISHED
-            vanished[: free_labels(self.layout.structure) if kind == SHARED else n_bias] = False
+        theta, structure = theta.astype(np.float64), self.layout.structure
+        for role in self.roles:
+            own = self.layout.blocks(theta)[role.place]
+            vanished = np.sqrt(np.mean(own**2, axis=0)) < LEAST_SPREAD
+            vanished[: free_labels(structure) * (1 if role == Role.SHARED else structure.n_bias)] = False
             own[:, vanished] = rng.normal(scale=INITIAL_SCALE, size=own[:, vanished].shape)
-        priors = tuple(Learnt.around(turns.own[PLACE[kind]][self._labelled(turns, kind)]) for kind in self.kinds)
-        return State(theta, priors, np.ones(3))
+        updates = self.problem.blocks_in_turn(theta)
+        return State(theta, tuple(Learnt.around(updates.moments(role)) for role in self.roles), np.ones(3))
 
     def sweep(self, state: State, noise: SweepNoise) -> tuple[State, float]:
         """Draw everything once, given all else; returns the new state, and the share of blocks that moved."""
-        theta, layout = state.theta.copy(), self.layout
-        turns = Turns(self.host, theta)
+        updates = self.problem.blocks_in_turn(state.theta)
         priors, accepted = [], []
-        for kind, learnt in zip(self.kinds, state.priors, strict=True):
-            own, labelled = turns.blocks[PLACE[kind]] - turns.shift[PLACE[kind]], self._labelled(turns, kind)
-            learnt = learnt.redrawn(own[labelled], noise.prior(kind))
-            centre = learnt.mean + turns.shift[PLACE[kind]]
-            prior = Prior(learnt.precision, np.ones(len(centre)), centre, np.ones(len(learnt.mean), np.bool_))
-            problems = turns.problems(kind)._replace(prior=prior)
-            run = in_order if kind == NODE else self.host.threads.map
-            accepted.append(draw_entities(problems, turns.tasks(kind), noise.blocks(kind), run)[labelled])
-            priors.append(learnt)
-        if layout.n_relations == 1:
-            problems = turns.problems(SHARED)._replace(prior=self._shared_prior())
-            draw_alone(problems, even_tasks(len(turns.dyads)), noise.blocks(SHARED), self.host.threads.map)
-        precision = self._draw_side(turns, theta, priors, state.side_precision, noise)
-        for kind, learnt in zip(self.kinds, priors, strict=True):
-            self._draw_unlabelled(turns, kind, learnt, noise.blocks(kind))
-        turns.land()
+        for role, prior in zip(self.roles, state.priors, strict=True):
+            prior = prior.redrawn(updates.moments(role), noise.prior(role))
+            accepted.append(updates.draw(role, noise.blocks(role), prior)[updates.labelled(role)])
+            priors.append(prior)
+        if Role.SHARED not in self.roles:
+            updates.draw(Role.SHARED, noise.blocks(Role.SHARED), self.shared_prior())
+        precision = self._draw_side(updates, state, priors, noise)
+        for role, prior in zip(self.roles, priors, strict=True):
+            updates.draw_unlabelled(role, noise.blocks(role), prior)
         moved = np.concatenate(accepted)
-        return State(theta, tuple(priors), precision), float(moved.mean()) if len(moved) else 1.0
+        return State(updates.theta(), tuple(priors), precision), float(moved.mean()) if len(moved) else 1.0
 
     def loss(self, state: State) -> float:
         """Minus the log-likelihood of the dyads."""
-        return self.host.loss(state.theta)
+        return self.problem.loss(state.theta)
 
     def proba(self, state: State, dyads: Dyads) -> Array:
         """The probabilities of labels (n, n_labels) of other dyads of the same rows, columns and features."""
-        blocks = self.layout.effective(state.theta, self.host.dyads.side)
-        first = self.layout.first_scores(state.theta, dyads.side)
-        start = np.zeros((len(dyads), dyads.n_labels)) if first is None else first
-        return link(
-            block_scores(self.layout.structure, blocks, dyads.row, dyads.col, dyads.relation, start, self.host.threads)
-        )
+        return link(self.problem.scores(state.theta, dyads))
 
-    def _labelled(self, turns: Turns, kind: int) -> Array:
-        """Which entities have dyads."""
-        return np.diff(turns.grouped(kind).start) > 0
+    def shared_prior(self) -> Learnt:
+        """The prior of what all dyads of one relation share; nothing of it is learnt."""
+        (centre,) = self.problem.objective.penalty.shared_centre.astype(np.float64)
+        spread = np.where(np.arange(len(centre)) < free_labels(self.layout.structure), BIAS_SPREAD, SHARED_SPREAD)
+        return Learnt(centre, np.diag(spread**-2.0), spread)
 
-    def _draw_unlabelled(self, turns: Turns, kind: int, learnt: Learnt, key: Key) -> None:
-        """Draw the blocks of entities without dyads, of which nothing but the prior is known."""
-        without = np.flatnonzero(~self._labelled(turns, kind))
-        if len(without):
-            root = np.linalg.cholesky(learnt.precision)
-            noise = np.empty((len(without), len(learnt.mean)))
-            noise_pass(key, without, noise)
-            away = np.linalg.solve(root.T, noise.T).T
-            turns.blocks[PLACE[kind]][without] = turns.shift[PLACE[kind]][without] + learnt.mean + away
-
-    def _shared_prior(self) -> Prior:
-        """The prior of what all dyads of one relation share."""
-        centre, n = self.host.objective.penalty.shared_centre.astype(np.float64), free_labels(self.layout.structure)
-        spread = np.where(np.arange(centre.shape[1]) < n, BIAS_SPREAD, SHARED_SPREAD)
-        return Prior(np.diag(spread**-2.0), np.ones(1), centre, np.ones(centre.shape[1], np.bool_))
-
-    def _draw_side(
-        self, turns: Turns, theta: Array, priors: list[Learnt], precision: Array, noise: SweepNoise
-    ) -> Array:
-        """Draw the side weights, in theta, and returns their precisions, drawn first."""
-        layout, side, rng = self.layout, turns.side, noise.side_weights()
-        drawn = precision.copy()
-        weights = layout.side_weights(theta)
-        for i in range(3):
-            if len(weights[i]):
-                drawn[i] = draw_side_precision(weights[i], rng)
-        for i, kind in enumerate(self.kinds[: 1 if layout.structure.one_set else 2]):
-            if len(weights[i]):
-                labelled, columns = self._labelled(turns, kind), layout.side_columns[i]
-                weights[i][:] = draw_side_weights(
-                    side[i][labelled], turns.blocks[i][labelled], priors[i], columns, drawn[i], rng
-                )
-                turns.shift[i] = shifted(np.zeros_like(turns.shift[i]), side[i] @ weights[i], columns)
-                if kind == NODE:
-                    turns.shift[1] = turns.shift[0]
-        if len(weights[2]):
-            self._draw_dyad_weights(turns, weights[2], drawn[2], noise.blocks(FEATURE))
+    def _draw_side(self, updates: BlockUpdates, state: State, priors: list[Learnt], noise: SweepNoise) -> Array:
+        """Draw the side weights; returns their precisions, drawn first."""
+        drawn, rng, widths = state.side_precision.copy(), noise.side_weights(), self.layout.n_features
+        weights = self.layout.side_weights(state.theta)
+        for i in np.flatnonzero(widths):
+            drawn[i] = draw_side_precision(weights[i], rng)
+        for role, prior in zip(self.roles, priors, strict=True):
+            if role != Role.SHARED and widths[role.place]:
+                updates.draw_side_weights(role, prior, drawn[role.place], rng)
+        if widths[2]:
+            updates.draw_feature_weights(drawn[2], noise.blocks(Role.FEATURE))
         return drawn
-
-    def _draw_dyad_weights(self, turns: Turns, weights: Array, precision: float, key: Key) -> None:
-        """Draw the weights of each feature of dyads in turn: one follows the other, since a dyad may have several."""
-        by_feature = turns.side.dyad.tocsc()
-        n, width = weights.shape
-        prior = Prior(precision * np.eye(width), np.ones(n), -weights, np.ones(width, np.bool_))
-        moves = np.zeros_like(weights)
-        problems = Subproblems(
-            turns.specs, FEATURE, turns.blocks, turns.dyads, turns.first,
-            Grouped(by_feature.indptr.astype(np.int64), by_feature.indices.astype(np.int64)), prior,
-            moves, by_feature.data.astype(np.float64),
-        )  # fmt: skip
-        draw_entities(problems, [(0, n)], key, in_order)
-        weights += moves

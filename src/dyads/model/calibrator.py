@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from scipy.special import softmax
 
-from dyads.model.loss import LEAST_PROBABILITY
+from dyads.metrics import log_proba
 
 Array = np.ndarray[Any, Any]
 
@@ -70,10 +70,6 @@ class Isotonic(NamedTuple):
     def apply(self, proba: Array) -> Array:
         found = np.stack([np.interp(p, x, y) for p, x, y in zip(proba.T, self.x, self.y, strict=True)], axis=1)
         return np.asarray(found / found.sum(axis=1, keepdims=True))
-
-
-def log_proba(proba: Array) -> Array:
-    return np.asarray(np.log(np.maximum(proba, LEAST_PROBABILITY)))
 
 
 CALIBRATORS: dict[str, Any] = {

@@ -256,18 +256,15 @@ class Fitted:
         return Blocks(found[0], found[1], effective.shared.mean(axis=0, keepdims=True))
 
     @cached_property
-    def new_entities(self) -> tuple[Array, ...]:
-        """Which rows and columns have no labels (the last flag is that of unknown ones), the spreads, and what was met.
+    def new(self) -> tuple[Array, Array]:
+        """Which rows (n_rows + 1,) and columns (n_cols + 1,) are averaged over their spread, since they have no labels.
 
-        The arguments `score_pass` and `top_pass` take.
+        The last flag is that of unknown ones: the code -1 finds it.
         """
-        sides = (self.rows, self.cols)
-        new = (np.append(entities.counts == 0, True) & bool(len(entities.spread)) for entities in sides)
-        spreads = (
-            np.ascontiguousarray(entities.spread, block.dtype)
-            for entities, block in zip(sides, self.effective, strict=False)
+        rows, cols = (
+            np.append(entities.counts == 0, True) & bool(len(entities.spread)) for entities in (self.rows, self.cols)
         )
-        return *new, *spreads, *(np.ascontiguousarray(entities.met) for entities in sides)
+        return rows, cols
 
     def without_spread(self) -> "Fitted":
         """The same model, in which an entity without labels is an average one."""

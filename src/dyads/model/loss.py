@@ -15,11 +15,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from scipy.special import softmax
 
+from dyads.metrics import LEAST_PROBABILITY
+
 Array = np.ndarray[Any, Any]
-
-
-LEAST_PROBABILITY = 1e-300
-"""What a mean probability that is too small for a number is taken for, so that its log is one."""
 
 
 class Loss(Protocol):

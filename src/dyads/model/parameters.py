@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,24 @@ Array = np.ndarray[Any, Any]
 
 INITIAL_SCALE = 0.3
 """Standard deviation of the initial latent weights: at zero the gradient of a product vanishes."""
+
+
+class Role(IntEnum):
+    """Whose block it is."""
+
+    ROW = 0
+    COL = 1
+    NODE = 2
+    """With one id set: the block of a row and of a column at once."""
+    SHARED = 3
+    """The block all dyads of a relation share."""
+    FEATURE = 4
+    """The *change* of the weights of a feature of dyads, one entry per free label."""
+
+    @property
+    def place(self) -> int:
+        """Which of `Blocks` holds those of this role."""
+        return (0, 1, 0, 2)[self]
 
 
 class Blocks(NamedTuple):

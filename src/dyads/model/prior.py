@@ -27,8 +27,33 @@ SPREAD = 1.0
 SIDE_SHAPE, SIDE_RATE = 1.0, 1.0
 """Of the Gamma distribution of the precision of side weights."""
 
+LEAST_VARIANCE = 1e-3
+"""Added to the variance of each entry of blocks where a chain starts: entries at zero must not stay there."""
+
 TOLERANCE = 1e-8
 """Relative size of the residual at which conjugate gradients have solved for side weights."""
+
+
+class Moments(NamedTuple):
+    """What a prior is learnt from: the moments of some blocks.
+
+    Attributes
+    ----------
+    n : how many there are
+    mean : (size,), zero if there are none
+    scatter : (size, size) summed products of their distances from the mean
+    """
+
+    n: int
+    mean: Array
+    scatter: Array
+
+    @classmethod
+    def of(cls, blocks: Array) -> "Moments":
+        n, size = blocks.shape
+        mean = blocks.mean(axis=0) if n else np.zeros(size)
+        away = blocks - mean
+        return cls(n, mean, away.T @ away)
 
 
 class Learnt(NamedTuple):
@@ -45,18 +70,30 @@ class Learnt(NamedTuple):
     scale: Array
 
     @classmethod
-    def around(cls, blocks: Array) -> "Learnt":
-        """Where a chain starts: a scale that goes with the spread of `blocks` (n, size)."""
-        size = blocks.shape[1]
-        variance = blocks.var(axis=0) + 1e-3
-        return cls(blocks.mean(axis=0), np.diag(1 / variance), (size + FREEDOM - 1) * variance)
+    def around(cls, moments: Moments) -> "Learnt":
+        """Where a chain starts: a scale that goes with the spread of blocks."""
+        size = len(moments.mean)
+        variance = np.diag(moments.scatter) / max(1, moments.n) + LEAST_VARIANCE
+        return cls(moments.mean, np.diag(1 / variance), (size + FREEDOM - 1) * variance)
 
-    def redrawn(self, blocks: Array, rng: np.random.Generator) -> "Learnt":
-        """Draw the precision and mean given `blocks` (n, size) and the scale, then the scale given the precision."""
-        n, size = blocks.shape
-        centre = blocks.mean(axis=0) if n else np.zeros(size)
-        away = blocks - centre
-        spread = np.diag(self.scale) + away.T @ away + (MEAN_COUNT * n / (MEAN_COUNT + n)) * np.outer(centre, centre)
+    @classmethod
+    def from_hyperprior(cls, size: int, rng: np.random.Generator) -> "Learnt":
+        """Draw a prior of blocks from its own prior."""
+        scale = 2 * FREEDOM * rng.gamma(0.5, SPREAD**2, size)
+        root = wishart_root(size + FREEDOM - 1, np.diag(scale), rng)
+        mean = solve_triangular(root, rng.standard_normal(size), trans="T") / np.sqrt(MEAN_COUNT)
+        return cls(mean, root @ root.T, scale)
+
+    def blocks(self, n: int, rng: np.random.Generator) -> Array:
+        """Draw n blocks (n, size)."""
+        root = np.linalg.cholesky(self.precision).T
+        return np.asarray(self.mean + solve_triangular(root, rng.standard_normal((n, len(self.mean))).T).T)
+
+    def redrawn(self, moments: Moments, rng: np.random.Generator) -> "Learnt":
+        """Draw the precision and mean given blocks and the scale, then the scale given the precision."""
+        n, centre, scatter = moments
+        size = len(centre)
+        spread = np.diag(self.scale) + scatter + (MEAN_COUNT * n / (MEAN_COUNT + n)) * np.outer(centre, centre)
         root = wishart_root(size + FREEDOM - 1 + n, spread, rng)
         precision = root @ root.T
         noise = solve_triangular(root, rng.standard_normal(size), trans="T", lower=False)

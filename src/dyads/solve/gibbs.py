@@ -16,8 +16,8 @@ MOST_DRAWS = 512
 """Most draws kept of all chains; predictions take as many times longer."""
 
 
-class Problem(Protocol):
-    """What is sampled. A state is anything with `rounded()`, what is kept of it, and `nbytes`."""
+class Sampled(Protocol):
+    """What Gibbs sampling needs of a problem. Of a state, `rounded()` is kept, and its `nbytes` are counted."""
 
     def sweep(self, state: Any, noise: Any) -> tuple[Any, float]: ...
     def loss(self, state: Any) -> float: ...
@@ -46,7 +46,7 @@ class Chain:
     def n_sweeps(self) -> int:
         return len(self.losses)
 
-    def advanced(self, problem: Problem, noise: Any, watch: Callable[[Any], Array], most_draws: int) -> "Chain":
+    def advanced(self, problem: Sampled, noise: Any, watch: Callable[[Any], Array], most_draws: int) -> "Chain":
         """The chain after one more sweep, with the random numbers of `noise`.
 
         It is a new chain, so a sweep that is interrupted leaves the old one as it was. With noise that depends on the

@@ -23,7 +23,9 @@ class _NotFinite(Exception):
     """The objective or its gradient is not a finite number."""
 
 
-class Problem(Protocol):
+class Differentiable(Protocol):
+    """What L-BFGS needs of a problem."""
+
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]: ...
 
 
@@ -34,7 +36,7 @@ class LBFGS:
     max_iter = 500
     tol = 1e-6
 
-    def minimise(self, problem: Problem, theta: Array, options: Options, monitor: Monitor) -> Solution:
+    def minimise(self, problem: Differentiable, theta: Array, options: Options, monitor: Monitor) -> Solution:
         best, n_iter, stopped = theta, 0, False
         # SciPy's tolerance is relative only for values above one.
         initial = abs(problem.value_and_gradient(theta)[0])

@@ -10,13 +10,26 @@ from dyads.solve.solution import Monitor, Options, Solution
 
 Array = np.ndarray[Any, Any]
 
-SIDE_ITERATIONS = 10
-"""L-BFGS iterations a sweep spends on the side weights, which have no owner."""
+UNOWNED_ITERATIONS = 10
+"""L-BFGS iterations a sweep spends on parameters that lie in no block."""
 
 
-class Problem(Protocol):
-    def sweep(self, theta: Array) -> float: ...
-    def side_alone(self) -> Any: ...
+class Updates(Protocol):
+    """Blocks that are solved for in turn, which an engine holds."""
+
+    @property
+    def roles(self) -> tuple[Any, ...]: ...
+    def solve(self, role: Any) -> float: ...
+    def theta(self) -> Array: ...
+
+
+class InBlocks(Protocol):
+    """What Newton's method needs of a problem."""
+
+    def value(self, theta: Array) -> float: ...
+    def value_and_gradient(self, theta: Array) -> tuple[float, Array]: ...
+    def blocks_in_turn(self, theta: Array) -> Updates: ...
+    def without_blocks(self) -> "InBlocks | None": ...
 
 
 class Newton:
@@ -26,17 +39,18 @@ class Newton:
     max_iter = 200
     tol = 1e-6
 
-    def minimise(self, problem: Problem, theta: Array, options: Options, monitor: Monitor) -> Solution:
+    def minimise(self, problem: InBlocks, theta: Array, options: Options, monitor: Monitor) -> Solution:
         max_iter = self.max_iter if options.max_iter is None else options.max_iter
         tol = self.tol if options.tol is None else options.tol
-        theta, last, side = theta.copy(), math.inf, problem.side_alone()
+        last, unowned = math.inf, problem.without_blocks()
         for n_iter in range(1, max_iter + 1):
-            before = theta.copy()
-            value = problem.sweep(theta)
-            if side is not None:
-                polished = LBFGS().minimise(side, theta, Options(max_iter=SIDE_ITERATIONS), lambda *_: False)
-                theta = polished.theta.copy()
-                value = side.value(theta)
+            before, updates = theta, problem.blocks_in_turn(theta)
+            for role in updates.roles:
+                updates.solve(role)
+            theta = updates.theta()
+            if unowned is not None:
+                theta = LBFGS().minimise(unowned, theta, Options(max_iter=UNOWNED_ITERATIONS), lambda *_: False).theta
+            value = problem.value(theta)
             if not (math.isfinite(value) and np.isfinite(theta).all()):
                 return Solution(before, n_iter - 1, "divergence", f"in sweep {n_iter} of Newton's method; raise l2")
             if monitor(n_iter, value, theta):

@@ -1,0 +1,201 @@
+"""Stochastic gradient descent on the CPU: its state, and an epoch of it.
+
+Rows and columns are dealt into a fixed number of groups. The cells (row group, column group) of one round share no row
+and no column, so threads take them in any order.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dyads.data.dyads import Dyads, Side
+from dyads.engine.bundles import ABSENT, Data, LabelWork, Specs, or_absent
+from dyads.engine.entity import Run
+from dyads.engine.orders import Orders
+from dyads.engine.passes import Decay, DescentWork, Pulled, sgd_pass, step_pass
+from dyads.model.objective import Objective
+from dyads.model.parameters import Blocks
+from dyads.model.penalty import L2, Counts
+from dyads.model.streams import Stream, random_stream
+
+Array = np.ndarray[Any, Any]
+
+SIDE_STEPS = 24
+"""Steps of the side weights aimed at in an epoch: fewer lag behind the blocks, and each costs a product of features."""
+
+FROZEN_SQUARES = 1e30
+"""AdaGrad's sum of squared gradients for what must not move: an infinite one has no reciprocal square root."""
+
+ACCUMULATOR_START = 0.1
+"""Where AdaGrad's sums of squared gradients start, for weights of one: bounds a rarely seen entity's first steps."""
+
+
+class CellData:
+    """What every epoch over the cells needs, and none changes; made once for bound dyads."""
+
+    def __init__(self, penalty: L2, orders: Orders, counts: Counts) -> None:
+        self.penalty, self.cells, self.counts = penalty, orders.cells, counts
+        self.sizes = np.diff(self.cells.start)
+        self.side = self.dyads.side.astype(np.float32)
+
+    @property
+    def dyads(self) -> Dyads:
+        return self.cells.dyads
+
+    @cached_property
+    def typical_weight(self) -> float:
+        return self.dyads.total_weight / len(self.dyads)
+
+    @cached_property
+    def decay(self) -> Decay:
+        penalty = self.penalty
+        # An entity whose dyads are all held out is never visited.
+        counts = (np.where(n > 0, n, np.inf) for n in self.counts)
+        scales = (penalty.row_scale, penalty.col_scale, penalty.shared_scale)
+        shares = (scale / n for scale, n in zip(scales, counts, strict=True))
+        strengths = (penalty.row_strength, penalty.col_strength, penalty.shared_strength)
+        return Decay(*(np.ascontiguousarray(x, np.float32) for x in (*shares, *strengths, penalty.shared_centre)))
+
+    @cached_property
+    def feature_norms(self) -> list[float]:
+        """The mean over dyads of the summed sizes of a line of features, of rows, columns and dyads; at least one."""
+        counts = (self.dyads.row_counts, self.dyads.col_counts, np.ones(len(self.dyads)))
+        return [
+            1.0 if features is None else max(1.0, float(np.average(abs(features).sum(axis=1), weights=n)))
+            for features, n in zip(self.side, counts, strict=True)
+        ]
+
+
+class HostDescent:
+    """A state of SGD (2, size), single precision: the parameters, and AdaGrad's sums of squared gradients."""
+
+    def __init__(self, objective: Objective, data: CellData, theta: Array, visited: bool, run: Run) -> None:
+        self._objective, self._data, self._run = objective, data, run
+        squares = np.full_like(theta, ACCUMULATOR_START * data.typical_weight**2)
+        self._state = np.stack([theta, squares]).astype(np.float32)
+        if self._objective.free is not None:
+            self._state[1, ~self._objective.free] = FROZEN_SQUARES
+        if visited:
+            self._visit_once()
+
+    def theta(self) -> Array:
+        return self._state[0]
+
+    def is_finite(self) -> bool:
+        return bool(np.isfinite(self._state[0]).all())
+
+    def snapshot(self) -> Array:
+        return self._state.copy()
+
+    def restore(self, snapshot: Array) -> None:
+        self._state = snapshot.copy()
+
+    def _visit_once(self) -> None:
+        """Grow the sums of squares as if all dyads had been visited once."""
+        layout, counts, typical = self._objective.layout, self._data.counts, self._data.typical_weight
+        row, col, shared = layout.blocks(self._state[1])
+        row *= 1 + counts.row[:, None] / typical
+        if not layout.structure.one_set:
+            col *= 1 + counts.col[:, None] / typical
+        shared *= 1 + counts.relation[:, None] / typical
+        self._state[1, layout.own_size :] *= 1 + counts.relation.sum() / typical
+
+    def epoch(self, rate: float, seed: int, number: int) -> float:
+        objective, state, cells, sizes = self._objective, self._state, self._data.cells, self._data.sizes
+        layout, dyads, dtype = objective.layout, cells.dyads, state.dtype
+        frozen = None if objective.free is None else state[0, ~objective.free]
+        side = _SideSteps(objective, state, self._data.side, self._data.feature_norms)
+        specs = Specs.of(objective.structure, objective.loss, dtype)
+        data, pulled, decay = Data.of(dyads, dtype, side.offset), side.pulled, self._data.decay
+        blocks, squares, step_size = side.blocks, layout.blocks(state[1]), dtype.type(rate)
+        with_side, batch = any(layout.n_features), dyads.total_weight / self._data.counts.relation.sum()
+        n_parts = -(-SIDE_STEPS // cells.n_groups) if with_side else 1
+
+        def visit(task: tuple[int, int]) -> tuple[float, Array, Array]:
+            """Visit a part of a cell, with a copy of the shared blocks of its own."""
+            cell, part = task
+            first, last = cells.start[cell], cells.start[cell + 1]
+            order = first + random_stream(seed, Stream.VISITS, number, cell).permutation(last - first)[part::n_parts]
+            own = blocks._replace(shared=blocks.shared.copy())
+            own_squares = squares._replace(shared=squares.shared.copy())
+            work = LabelWork.of(objective.structure.n_labels, dtype)
+            shares = np.empty(len(own.shared), dtype)
+            scratch = DescentWork(*(np.empty_like(x) for x in (own.row[0], own.col[0], own.shared)), shares)
+            value = sgd_pass(specs, own, own_squares, data, order, decay, step_size, pulled, work, scratch)
+            return value, own.shared, own_squares.shared
+
+        value = 0.0
+        for shift in random_stream(seed, Stream.ROUNDS, number).permutation(cells.n_groups):
+            round_ = [cell for cell in cells.round(int(shift)) if sizes[cell]]
+            for part in range(n_parts if round_ else 0):
+                values, h, h2 = zip(*self._run(visit, [(cell, part) for cell in round_]), strict=True)
+                value += sum(values)
+                # Every cell moved its own copy of the shared block: their mean, since their sum would overshoot.
+                blocks.shared[:] = np.average(h, axis=0, weights=sizes[round_])
+                squares.shared[:] = np.average(h2, axis=0, weights=sizes[round_])
+                if with_side:
+                    side.step(step_size, batch * sizes[round_].sum() / n_parts / len(dyads))
+        side.write_back()
+        if frozen is not None:
+            state[0, ~objective.free] = frozen
+        return value + objective.add_penalty(state[0], np.zeros_like(state[0]))
+
+
+class _SideSteps:
+    """What an SGD epoch does about side-information: the effective blocks it moves, and the steps of the side weights.
+
+    After some dyads of every cell of a round the side weights make an AdaGrad step with the gradients those dyads
+    pulled, and the effective blocks follow. A step moves all features at once, so its rate is divided by the typical
+    sum of a line's features (`norms`), which makes it a step of that rate in the scores.
+    """
+
+    def __init__(self, objective: Objective, state: Array, side: Side, norms: Sequence[float]) -> None:
+        layout = objective.layout
+        self.layout, self.state, self.side, self.norms = layout, state, side, norms
+        self.l2 = np.float32(objective.penalty.side_strength)
+        self.own, self.blocks = layout.blocks(state[0]), layout.effective(state[0], side)
+        self.offset = layout.first_scores(state[0], side)
+        self.kept = None if self.offset is None else np.zeros_like(self.offset)
+        self.row_shift = None if side.row is None else self.blocks.row - self.own.row
+        self.col_shift = None if side.col is None else self.blocks.col - self.own.col
+        row, col = (None if shift is None else np.zeros_like(shift) for shift in (self.row_shift, self.col_shift))
+        if layout.structure.one_set:
+            self.col_shift, col = self.row_shift, row
+        self.row, self.col = row, col
+
+    @property
+    def pulled(self) -> Pulled:
+        return Pulled(*map(or_absent, (self.row_shift, self.col_shift, self.row, self.col, self.kept)))
+
+    def step(self, rate: Any, share: float) -> None:
+        """Move the side weights, by a share of an epoch, and the effective blocks with them."""
+        layout, side = self.layout, self.side
+        gradient = np.zeros_like(self.state[0])
+        layout.pull_side(Blocks(self.row, self.col, self.blocks.shared), self.kept, side, gradient)
+        moved, slopes, squares = (layout.side_weights(vector) for vector in (self.state[0], gradient, self.state[1]))
+        for x, g, x2, norm in zip(moved, slopes, squares, self.norms, strict=True):
+            if len(x):
+                l2 = np.full(x.shape[1], self.l2)
+                step_pass(x, ABSENT, g, x2, rate / np.float32(norm), np.float32(share), l2)
+        shifts = (self.row_shift, None if layout.structure.one_set else self.col_shift)
+        for features, weights, columns, shift, block in zip(
+            side[:2], moved, layout.side_columns, shifts, self.blocks, strict=False
+        ):
+            if features is not None:
+                now = features @ weights
+                block[:, columns] += now - shift[:, columns]
+                shift[:, columns] = now
+        for array in (self.row, self.col, self.kept):
+            if array is not None:
+                array[:] = 0
+        if self.offset is not None:
+            self.offset[:] = layout.first_scores(self.state[0], side)
+
+    def write_back(self) -> None:
+        """Bring the own blocks up to date with the effective ones."""
+        if self.row_shift is not None:
+            self.own.row[:] = self.blocks.row - self.row_shift
+        if self.col_shift is not None and not self.layout.structure.one_set:
+            self.own.col[:] = self.blocks.col - self.col_shift

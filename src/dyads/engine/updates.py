@@ -1,0 +1,186 @@
+"""Blocks that are solved for, or drawn, in turn on the CPU: each given all others; see `entity`."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from dyads.data.dyads import Side
+from dyads.data.vocabulary import Codes
+from dyads.engine.api import OwnPrior
+from dyads.engine.bundles import Data, Owned, Specs
+from dyads.engine.entity import (
+    SMALL_STEP,
+    EntitySums,
+    Prior,
+    Run,
+    SharedSums,
+    Steps,
+    draw_shard,
+    draw_shared,
+    noise_pass,
+    solve_shard,
+    solve_shared,
+)
+from dyads.engine.orders import Bounds, Orders, Shard
+from dyads.model.objective import Objective
+from dyads.model.parameters import Role, shifted
+from dyads.model.prior import Learnt, Moments, draw_side_weights
+from dyads.model.streams import Key
+
+Array = np.ndarray[Any, Any]
+
+
+class HostUpdates:
+    """All blocks of an objective's parameters, in double precision, with the dyads in the orders of their owners."""
+
+    def __init__(self, objective: Objective, orders: Orders, theta: Array, prior: OwnPrior | None, run: Run) -> None:
+        layout = objective.layout
+        self._layout, self._orders, self._run = layout, orders, run
+        self._specs = Specs.of(objective.structure, objective.loss, np.float64)
+        self._theta = theta.astype(np.float64)
+        self._side = orders.dyads.side.astype(np.float64)
+        self._own = layout.blocks(self._theta)
+        self._blocks = layout.effective(self._theta, self._side)
+        self._shift = [block - own for block, own in zip(self._blocks, self._own, strict=True)]
+        self._priors = _priors(objective, prior)
+        self._offsets: dict[Role, list[Array | None]] = {}
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        return (Role.NODE, Role.SHARED) if self._layout.structure.one_set else (Role.ROW, Role.COL, Role.SHARED)
+
+    def theta(self) -> Array:
+        for own, block, shift in zip(self._own, self._blocks, self._shift, strict=True):
+            own[:] = block - shift
+        return self._theta
+
+    def labelled(self, role: Role) -> Array:
+        if role == Role.SHARED:
+            return np.sum([np.diff(shard.by_relation.start) for shard in self._orders.by_row], axis=0) > 0
+        return np.concatenate([np.diff(shard.start) for shard in self._orders.of(role)]) > 0
+
+    def moments(self, role: Role) -> Moments:
+        own = self._blocks[role.place] - self._shift[role.place]
+        return Moments.of(own[self.labelled(role)])
+
+    def solve(self, role: Role, n_steps: int = 1, codes: Codes | None = None) -> float:
+        table, steps = self._blocks[role.place], Steps(n_steps, SMALL_STEP, 0.0)
+        before = table.copy()
+        prior = self._prior(role, None)
+        if role == Role.SHARED:
+            sums, run = self._shared_sums(prior)
+            solve_shared(sums, table, steps, run)
+        else:
+            for shard, sums, tasks in self._shards(role, prior, codes):
+                X = self._lines(shard)
+                solve_shard(sums, X, tasks, steps, self._order(role))
+                table[shard.owners] = X
+        return float(np.abs(table - before).max(initial=0))
+
+    def draw(self, role: Role, key: Key, prior: Learnt | None = None, codes: Codes | None = None) -> Array:
+        table, penalty = self._blocks[role.place], self._prior(role, prior)
+        if role == Role.SHARED:
+            sums, run = self._shared_sums(penalty)
+            return draw_shared(sums, table, key, run)
+        accepted = np.zeros(len(table))
+        for shard, sums, tasks in self._shards(role, penalty, codes):
+            X = self._lines(shard)
+            accepted[shard.owners] = draw_shard(sums, X, tasks, key, self._order(role))
+            table[shard.owners] = X
+        return accepted
+
+    def draw_unlabelled(self, role: Role, key: Key, prior: Learnt) -> None:
+        without = np.flatnonzero(~self.labelled(role))
+        if len(without):
+            noise = np.empty((len(without), len(prior.mean)))
+            noise_pass(key, without, noise)
+            away = np.linalg.solve(np.linalg.cholesky(prior.precision).T, noise.T).T
+            self._blocks[role.place][without] = self._shift[role.place][without] + prior.mean + away
+
+    def draw_side_weights(self, role: Role, prior: Learnt, precision: float, rng: np.random.Generator) -> None:
+        i, labelled = role.place, self.labelled(role)
+        columns, weights = self._layout.side_columns[i], self._layout.side_weights(self._theta)[i]
+        features = self._side[i]
+        weights[:] = draw_side_weights(features[labelled], self._blocks[i][labelled], prior, columns, precision, rng)
+        self._shift[i] = shifted(np.zeros_like(self._shift[i]), features @ weights, columns)
+        if role == Role.NODE:
+            self._shift[1] = self._shift[0]
+
+    def draw_feature_weights(self, precision: float, key: Key) -> None:
+        weights, dyads = self._layout.side_weights(self._theta)[2], self._orders.in_row_order
+        by_feature = dyads.side.dyad.astype(np.float64).tocsc()
+        n, width = weights.shape
+        start, order = by_feature.indptr.astype(np.int64), by_feature.indices.astype(np.int64)
+        owned = Owned(int(Role.FEATURE), 0, start, order, by_feature.data)
+        prior = Prior(precision * np.eye(width), np.ones(n), -weights, np.ones(width, np.bool_))
+        data = Data.of(dyads, np.float64, self._layout.first_scores(self._theta, Side(dyad=dyads.side.dyad)))
+        moves = np.zeros_like(weights)
+        draw_shard(EntitySums(self._specs, owned, self._blocks, data, prior), moves, [(0, n)], key, in_order)
+        weights += moves
+
+    def _prior(self, role: Role, learnt: Learnt | None) -> Prior:
+        """The prior of all blocks of a role; its centre is that of effective blocks."""
+        shift = self._shift[role.place]
+        if learnt is None:
+            prior = self._priors[role.place]
+            return prior._replace(centre=prior.centre + shift)
+        centre = np.ascontiguousarray(learnt.mean + shift)
+        return Prior(learnt.precision, np.ones(len(shift)), centre, np.ones(shift.shape[1], np.bool_))
+
+    def _lines(self, shard: Shard) -> Array:
+        """The blocks of a shard's owners: a copy, but of nodes, which are updated in order, those themselves."""
+        lines = self._blocks[shard.role.place][shard.owners]
+        return lines if shard.role == Role.NODE else lines.copy()
+
+    def _order(self, role: Role) -> Run:
+        return in_order if role == Role.NODE else self._run
+
+    def _shards(
+        self, role: Role, prior: Prior, codes: Codes | None
+    ) -> Iterator[tuple[Shard, EntitySums, list[Bounds]]]:
+        for shard, data in zip(self._orders.of(role), self._data(role), strict=True):
+            tasks = shard.entity_tasks if codes is None else shard.tasks_of(codes)
+            yield shard, EntitySums(self._specs, shard.owned, self._blocks, data, prior.of(shard.owners)), tasks
+
+    def _shared_sums(self, prior: Prior) -> tuple[SharedSums, Run]:
+        """The sums of shared blocks, and how relations are run: side by side, or one after the other if it is one."""
+        inner, outer = (self._run, in_order) if self._layout.n_relations == 1 else (in_order, self._run)
+        sums = []
+        for shard, data in zip(self._orders.by_row, self._data(Role.ROW), strict=True):
+            owned = Owned(int(Role.SHARED), 0, shard.by_relation.start, shard.by_relation.order)
+            sums.append(EntitySums(self._specs, owned, self._blocks, data, prior))
+        return SharedSums(sums, prior, inner), outer
+
+    def _data(self, role: Role) -> list[Data]:
+        """The dyads of each shard of a role; what their scores begin at does not change while blocks do."""
+        shards = self._orders.of(role)
+        if role not in self._offsets:
+            self._offsets[role] = [
+                self._layout.first_scores(self._theta, Side(dyad=shard.dyads.side.dyad)) for shard in shards
+            ]
+        return [
+            Data.of(shard.dyads, np.float64, offset) for shard, offset in zip(shards, self._offsets[role], strict=True)
+        ]
+
+
+def _priors(objective: Objective, own: OwnPrior | None) -> list[Prior]:
+    """The penalty of own blocks of rows and columns, and of shared blocks, as a prior of each."""
+    layout, penalty = objective.layout, objective.penalty
+    free = np.ones(layout.size, np.bool_) if objective.free is None else objective.free
+    active = [block[0] for block in layout.blocks(free)]
+    strengths = [np.diag(x) for x in (penalty.row_strength, penalty.col_strength, penalty.shared_strength)]
+    scales = [penalty.row_scale, penalty.col_scale, penalty.shared_scale]
+    row, col, _ = layout.sizes
+    centres = [np.zeros(row), np.zeros(col)] if own is None else [np.asarray(x, np.float64) for x in own.centre]
+    if own is not None and own.precision is not None:
+        strengths[:2] = (np.ascontiguousarray(precision, np.float64) for precision in own.precision)
+        scales[:2] = (np.ones(len(scale)) for scale in scales[:2])
+    tables = [np.broadcast_to(x, (len(scale), len(x))) for x, scale in zip(centres, scales, strict=False)]
+    tables.append(np.asarray(penalty.shared_centre, np.float64))
+    return [Prior(*prior) for prior in zip(strengths, scales, tables, active, strict=True)]
+
+
+def in_order(function: Any, tasks: Iterable[Any]) -> list[Any]:
+    """Run tasks one after the other."""
+    return [function(task) for task in tasks]

@@ -1,0 +1,387 @@
+"""Laws of every engine: value, gradient, symmetries, solvers, SGD; and that nothing depends on who computes what."""
+
+import dataclasses
+import math
+
+import joblib
+import numpy as np
+import pytest
+
+from dyads.data.dyads import Dyads
+from dyads.engine import CPU, ENGINES, descent, host, orders, passes
+from dyads.model.loss import Log, link
+from dyads.model.parameters import Layout
+from dyads.model.prior import Learnt
+from dyads.model.streams import Key, Stream
+from dyads.model.structure import Bilinear
+from dyads.solve import SOLVERS, Options
+from engine.toy import Toy
+from problems import (
+    CROSSED,
+    LOSSES,
+    STRUCTURES,
+    central_difference,
+    make_dyads,
+    make_fitted,
+    make_objective,
+    relative_error,
+)
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request):
+    """Each engine of the library."""
+    return ENGINES[request.param]()
+
+
+@pytest.fixture(params=[*ENGINES, "toy"])
+def any_engine(request):
+    """Each engine of the library, and one that has no more than L-BFGS and Newton's method need."""
+    return {**ENGINES, "toy": Toy}[request.param]()
+
+
+def dyads_for(structure, **choices):
+    return make_dyads(one_set=structure.one_set, **choices)
+
+
+def random_theta(objective, seed=0):
+    return np.random.default_rng(seed).normal(scale=0.5, size=objective.layout.size)
+
+
+@pytest.mark.parametrize(("structure", "loss"), CROSSED, ids=repr)
+@pytest.mark.parametrize("scaling", ["none", "inverse_sqrt", "count"])
+def test_gradient_matches_central_differences(engine, structure, loss, scaling):
+    dyads = dyads_for(structure, weighted=True)
+    objective = make_objective(structure, loss, dyads, scaling)
+    theta = random_theta(objective)
+    with engine.bind(objective, dyads) as problem:
+        value, gradient = problem.value_and_gradient(theta)
+        assert value == pytest.approx(problem.value(theta), rel=1e-12)
+        expected = central_difference(lambda point: problem.value_and_gradient(point)[0], theta)
+    assert relative_error(gradient, expected) < 1e-6
+
+
+def standard_prior(objective, role):
+    size = objective.layout.sizes[role.place]
+    return Learnt(np.zeros(size), np.eye(size), np.ones(size))
+
+
+def law_cases(engine):
+    """Of a slow engine fewer: each structure with the log loss."""
+    return STRUCTURES if isinstance(engine, CPU) else STRUCTURES[::2]
+
+
+def test_the_gradient_is_the_derivative_of_the_value_and_all_engines_agree_on_both(any_engine):
+    for structure in law_cases(any_engine):
+        dyads = dyads_for(structure, n=25, n_rows=4, n_cols=3, weighted=True)
+        objective = make_objective(structure, Log(), dyads, "inverse_sqrt")
+        theta, direction = random_theta(objective), random_theta(objective, 5)
+        with any_engine.bind(objective, dyads) as problem, CPU(1).bind(objective, dyads) as reference:
+            value, gradient = problem.value_and_gradient(theta)
+            assert value == pytest.approx(problem.value(theta), rel=1e-12)
+            ahead, behind = (problem.value(theta + step * direction) for step in (1e-5, -1e-5))
+            assert (ahead - behind) / 2e-5 == pytest.approx(gradient @ direction, rel=1e-6)
+            expected = reference.value_and_gradient(theta)
+            held = dyads.take(np.arange(5))
+            assert problem.loss(theta, held) == pytest.approx(reference.loss(theta, held), rel=1e-12)
+        assert value == pytest.approx(expected[0], rel=1e-12)
+        np.testing.assert_allclose(gradient, expected[1], rtol=1e-10, atol=1e-12)
+
+
+def _collected(values):
+    return lambda iteration, value, theta: values.append(value)
+
+
+@pytest.mark.parametrize("solver", ["lbfgs", "newton"])
+def test_solvers_never_climb_and_end_where_the_gradient_vanishes(any_engine, solver):
+    for structure in law_cases(any_engine)[:3]:
+        dyads = dyads_for(structure, n=20, n_rows=3, n_cols=3)
+        objective = make_objective(structure, Log(), dyads)
+        values: list[float] = []
+        with any_engine.bind(objective, dyads) as problem:
+            start = random_theta(objective)
+            options = Options(max_iter=60, tol=1e-12)
+            solution = SOLVERS[solver].minimise(problem, start, options, _collected(values))
+            before, (after, gradient) = problem.value(start), problem.value_and_gradient(solution.theta)
+        assert (np.diff([before, *values]) <= 1e-9 * before).all()
+        assert after == pytest.approx(values[-1], rel=1e-9)
+        assert np.abs(gradient).max() < 0.05
+
+
+@pytest.mark.parametrize(("structure", "loss"), CROSSED, ids=repr)
+def test_compiled_equals_interpreted(structure, loss, interpreted):
+    dyads = dyads_for(structure, weighted=True)
+    objective = make_objective(structure, loss, dyads)
+    theta = random_theta(objective)
+    fitted = make_fitted(objective.structure, theta, dyads)
+
+    def everything():
+        with CPU(1).bind(objective, dyads) as problem:
+            value, gradient = problem.value_and_gradient(theta)
+            sgd = problem.descent(theta)
+            met = sgd.epoch(0.1, 3, 0)
+        return gradient, value, met, sgd.snapshot(), CPU(1).scores(fitted, dyads.codes)
+
+    compiled = everything()
+    with interpreted():
+        plain = everything()
+    np.testing.assert_allclose(compiled[0], plain[0], rtol=1e-10, atol=1e-12)
+    for fast, slow in zip(compiled[1:], plain[1:], strict=True):
+        np.testing.assert_allclose(fast, slow, rtol=2e-4 if np.asarray(fast).dtype == np.float32 else 1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=repr)
+def test_recomputed_score_gradients_equal_stored_ones(engine, loss, monkeypatch):
+    dyads = make_dyads(weighted=True)
+    objective = make_objective(STRUCTURES[0], loss, dyads)
+    theta = random_theta(objective)
+    with engine.bind(objective, dyads) as problem:
+        stored = problem.value_and_gradient(theta)
+        monkeypatch.setattr(host, "STORED_GRADIENT_BYTES", 0)
+        again = problem.value_and_gradient(theta)
+    assert again[0] == stored[0]
+    np.testing.assert_allclose(again[1], stored[1], rtol=1e-12)
+
+
+@pytest.mark.parametrize(("structure", "loss"), CROSSED, ids=repr)
+@pytest.mark.parametrize("scaling", ["none", "inverse_sqrt", "count"])
+def test_weights_act_as_repetition(engine, structure, loss, scaling):
+    dyads = dyads_for(structure)
+    times = np.random.default_rng(0).integers(1, 4, len(dyads))
+    weighted = Dyads(dyads.row, dyads.col, dyads.label, times.astype(float), dyads.n_rows, dyads.n_cols, dyads.n_labels)
+    repeated = dyads.take(np.repeat(np.arange(len(dyads)), times))
+    theta = random_theta(make_objective(structure, loss, dyads))
+    found = []
+    for data in (weighted, repeated):
+        with engine.bind(make_objective(structure, loss, data, scaling), data) as problem:
+            found.append(problem.value_and_gradient(theta))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-12)
+    np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("structure", "loss"), CROSSED, ids=repr)
+def test_permuting_labels_permutes_value_and_gradient(engine, structure, loss):
+    dyads = dyads_for(structure)
+    order = np.array([2, 0, 3, 1])
+    place = np.argsort(order)
+    free = [y for y in range(4) if y != structure.base]
+    free_order = [free.index(y) for y in order if y in free]
+    shared_by_labels = {"row_factors", "col_factors", "node_factors"} if "phi" in shared_names(structure) else set()
+
+    def permute(vector):
+        out = np.empty_like(vector)
+        for name, part in layout.named(vector).items():
+            by_label = part.shape[1] if name not in shared_by_labels else 0
+            layout.named(out)[name][:] = part[:, free_order] if by_label else part
+        return out
+
+    layout = make_objective(structure, loss, dyads).layout
+    centre = np.random.default_rng(3).normal(size=layout.size)
+    objective = make_objective(structure, loss, dyads, centre=centre)
+    theta = random_theta(objective)
+    base = structure.base if structure.base == structure.n_labels else int(place[structure.base])
+    relabelled = dataclasses.replace(dyads, label=place[dyads.label])
+    renamed = loss._replace(values=loss.values[order]) if hasattr(loss, "values") else loss
+    permuted = make_objective(structure._replace(base=base), renamed, relabelled, centre=permute(centre))
+    with engine.bind(objective, dyads) as one, engine.bind(permuted, relabelled) as other:
+        value, gradient = one.value_and_gradient(theta)
+        value_permuted, gradient_permuted = other.value_and_gradient(permute(theta))
+    assert value_permuted == pytest.approx(value, rel=1e-12)
+    np.testing.assert_allclose(gradient_permuted, permute(gradient), rtol=1e-10, atol=1e-12)
+
+
+def shared_names(structure):
+    """Latent weights that all labels share are spoken of as `phi` weighs them."""
+    return {"phi"} if structure.latent_shapes()[2] else set()
+
+
+@pytest.mark.parametrize(("structure", "loss"), CROSSED, ids=repr)
+def test_swapping_rows_with_columns_swaps_value_and_gradient(engine, structure, loss):
+    dyads = dyads_for(structure, weighted=True)
+    swapped = dataclasses.replace(
+        dyads, row=dyads.col, col=dyads.row, n_rows=dyads.n_cols, n_cols=dyads.n_rows
+    )  # fmt: skip
+    other_name = {"row_bias": "col_bias", "row_factors": "col_factors", "out_factors": "in_factors"}
+    other_name |= {new: old for old, new in other_name.items()}
+    layout = Layout(structure, dyads.n_rows, dyads.n_cols)
+    mirror = Layout(structure, dyads.n_cols, dyads.n_rows)
+
+    def swap(vector):
+        out = np.empty_like(vector)
+        for name, part in layout.named(vector).items():
+            mirror.named(out)[other_name.get(name, name)][:] = part
+        return out
+
+    centre = np.random.default_rng(3).normal(size=layout.size)
+    objective = make_objective(structure, loss, dyads, "inverse_sqrt", (0.7, 0.4, 0.9), centre)
+    strengths = (0.7, 0.4, 0.4) if structure.one_set else (0.7, 0.9, 0.4)
+    if structure.one_set:
+        objective = make_objective(structure, loss, dyads, "inverse_sqrt", strengths, centre)
+    mirrored = make_objective(structure, loss, swapped, "inverse_sqrt", strengths, swap(centre))
+    theta = random_theta(objective)
+
+    with engine.bind(objective, dyads) as one, engine.bind(mirrored, swapped) as other:
+        value, gradient = one.value_and_gradient(theta)
+        value_swapped, gradient_swapped = other.value_and_gradient(swap(theta))
+    assert value_swapped == pytest.approx(value, rel=1e-12)
+    np.testing.assert_allclose(gradient_swapped, swap(gradient), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "structure", [STRUCTURES[0], *(case for case in STRUCTURES if case.latent_shapes()[2])], ids=repr
+)
+def test_relations_have_shared_blocks_of_their_own(engine, structure):
+    """Dyads of one relation move its shared block alone; gradients as ever."""
+    dyads = dyads_for(structure, weighted=True, n_relations=3)
+    objective = make_objective(structure, Log(), dyads)
+    theta = random_theta(objective)
+    with engine.bind(objective, dyads) as problem:
+        _, gradient = problem.value_and_gradient(theta)
+        expected = central_difference(lambda point: problem.value_and_gradient(point)[0], theta)
+        assert relative_error(gradient, expected) < 1e-6
+    only = dyads.take(dyads.relation == 1)
+    with engine.bind(make_objective(structure, Log(), dyads, strengths=(0, 0, 0), centre=theta), only) as problem:
+        shared = objective.layout.blocks(problem.value_and_gradient(theta)[1]).shared
+        assert not shared[[0, 2]].any()
+        assert shared[1].all()
+
+
+@pytest.mark.parametrize(
+    "structure", [Bilinear(4, 4, 1, False, 3), *(case for case in STRUCTURES if case.one_set)], ids=repr
+)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_any_number_of_threads_gives_the_same_bits(structure, weighted, monkeypatch):
+    monkeypatch.setattr(orders, "CHUNK", 64)
+    monkeypatch.setattr(host, "CELL", 64)
+    dyads = dyads_for(structure, n=5000, n_rows=90, n_cols=70, weighted=weighted)
+    objective = make_objective(structure, Log(), dyads)
+    theta = random_theta(objective)
+    found = []
+    for n_jobs in (1, 2, 3):
+        with CPU(n_jobs).bind(objective, dyads) as problem:
+            sgd = problem.descent(theta)
+            met = [sgd.epoch(0.2, 7, number) for number in range(3)]
+            value, gradient = problem.value_and_gradient(theta)
+        found.append((value, gradient.tobytes(), met, sgd.snapshot().tobytes()))
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
+def test_an_epoch_visits_every_dyad_once(engine, structure, monkeypatch):
+    """With rate zero nothing moves, so the objective met on the way is the objective."""
+    monkeypatch.setattr(host, "CELL", 50)
+    dyads = dyads_for(structure, n=4000, n_rows=60, n_cols=50, weighted=True)
+    objective = make_objective(structure, Log(), dyads, "count")
+    with engine.bind(objective, dyads) as problem:
+        sgd = problem.descent(random_theta(objective))
+        before = sgd.theta().copy()
+        met = sgd.epoch(0.0, 0, 0)
+        assert met == pytest.approx(problem.value(before.astype(float)), rel=1e-5)
+    assert (sgd.theta() == before).all()
+
+
+@pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
+@pytest.mark.parametrize("scaling", ["none", "inverse_sqrt", "count"])
+def test_sgd_gradients_sum_to_that_of_the_objective(engine, structure, scaling, monkeypatch):
+    """At a tiny rate with huge accumulators AdaGrad is plain descent, and an epoch is one step down the gradient."""
+    monkeypatch.setattr(descent, "ACCUMULATOR_START", 1e12)
+    monkeypatch.setattr(passes, "SHARED_BATCH", 1)
+    dyads = dyads_for(structure, n=300, weighted=True, n_relations=2)
+    objective = make_objective(structure, Log(), dyads, scaling)
+    theta = random_theta(objective)
+    with engine.bind(objective, dyads) as problem:
+        sgd = problem.descent(theta)
+        rate = 3e-4 * math.sqrt(1e12) * dyads.total_weight / len(dyads)
+        sgd.epoch(rate, 0, 0)
+        _, gradient = problem.value_and_gradient(theta)
+    moved = (theta - sgd.theta()) / 3e-4
+    assert np.linalg.norm(moved - gradient) < 0.05 * np.linalg.norm(gradient)
+
+
+def test_an_unknown_entity_has_average_scores_before_its_spread_is_known(engine):
+    """The score is linear in each block, so an average block gives the average score."""
+    dyads = make_dyads(weighted=True)
+    structure = Bilinear(4, 4, 1, False, 2)
+    theta = np.random.default_rng(0).normal(size=Layout(structure, dyads.n_rows, dyads.n_cols).size)
+    fitted = make_fitted(structure, theta, dyads)
+    rows = engine.scores(fitted, (np.arange(dyads.n_rows), np.full(dyads.n_rows, 3)))
+    cols = engine.scores(fitted, (np.full(dyads.n_cols, 2), np.arange(dyads.n_cols)))
+    mean_row, mean_col = (
+        np.average(rows, axis=0, weights=dyads.row_counts),
+        np.average(cols, axis=0, weights=dyads.col_counts),
+    )
+    np.testing.assert_allclose(engine.scores(fitted, ([-1], [3]))[0], mean_row)
+    np.testing.assert_allclose(engine.scores(fitted, ([2], [-1]))[0], mean_col)
+    np.testing.assert_allclose(link(engine.scores(fitted, ([-1], [-1]))).sum(), 1)
+
+
+def test_a_descent_that_is_restored_goes_on_as_if_nothing_had_happened(engine):
+    dyads = make_dyads(n=300, weighted=True)
+    objective = make_objective(STRUCTURES[0], Log(), dyads)
+    with engine.bind(objective, dyads) as problem:
+        straight, broken = problem.descent(random_theta(objective)), problem.descent(random_theta(objective))
+        for number in range(3):
+            straight.epoch(0.2, 1, number)
+        broken.epoch(0.2, 1, 0)
+        kept = broken.snapshot()
+        broken.epoch(99.0, 5, 1)
+        broken.restore(kept)
+        for number in (1, 2):
+            broken.epoch(0.2, 1, number)
+    np.testing.assert_array_equal(broken.theta(), straight.theta())
+
+
+@pytest.mark.parametrize("structure", [STRUCTURES[0], STRUCTURES[4], STRUCTURES[5]], ids=repr)
+def test_many_shards_give_what_one_gives(structure, monkeypatch):
+    """Sums, block updates and draws; owners with more dyads than a tile are summed in tiles."""
+    dyads = dyads_for(structure, n=9000, n_rows=6, n_cols=4, weighted=True)
+    objective = make_objective(structure, Log(), dyads)
+    theta = random_theta(objective)
+    results = []
+    for size in (2**20, 500):
+        monkeypatch.setattr(orders, "SHARD", size)
+        with CPU(2).bind(objective, dyads) as problem:
+            updates = problem.blocks_in_turn(theta)
+            for role in updates.roles:
+                updates.solve(role)
+                updates.draw(role, Key.of(0, Stream.BLOCKS, role), standard_prior(objective, role))
+            results.append((*problem.value_and_gradient(theta), updates.theta()))
+            n_shards = len(problem._bound.orders.by_row)
+    assert n_shards > 1
+    for one, many in zip(*results, strict=True):
+        np.testing.assert_allclose(many, one, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("structure", [STRUCTURES[0], STRUCTURES[5]], ids=repr)
+def test_nothing_depends_on_the_order_in_which_tasks_are_computed(structure, monkeypatch):
+    monkeypatch.setattr(orders, "CHUNK", 32)
+    monkeypatch.setattr(orders, "ENTITY_CHUNK", 32)
+    monkeypatch.setattr(orders, "SHARD", 128)
+    dyads = dyads_for(structure, n=500, n_rows=40, n_cols=30, weighted=True)
+    objective = make_objective(structure, Log(), dyads)
+    theta = random_theta(objective)
+
+    def backwards(self, function, tasks):
+        return [function(task) for task in reversed(list(tasks))][::-1]
+
+    results = []
+    for order in (host.Threads.map, backwards):
+        monkeypatch.setattr(host.Threads, "map", order)
+        with CPU(1).bind(objective, dyads) as problem:
+            updates = problem.blocks_in_turn(theta)
+            for role in updates.roles:
+                updates.solve(role)
+                updates.draw(role, Key.of(0, Stream.BLOCKS, role), standard_prior(objective, role))
+            value, gradient = problem.value_and_gradient(theta)
+            results.append((value, gradient.tobytes(), updates.theta().tobytes()))
+    assert results[0] == results[1]
+
+
+def test_threads_are_not_oversubscribed_inside_joblib():
+    assert CPU(3).n_threads() == 3
+    everywhere = CPU().n_threads()
+    assert everywhere == joblib.cpu_count() == CPU(-1).n_threads()
+    for backend in ("loky", "threading"):
+        with joblib.parallel_config(backend):
+            nested = joblib.Parallel(n_jobs=2)(joblib.delayed(CPU().n_threads)() for _ in range(2))
+        assert sum(nested) <= max(2, everywhere), backend
