@@ -108,11 +108,8 @@ def kernel(function: Callable[..., Any]) -> Any:
     return compiled
 
 
-driver = register_jitable(**OPTIONS)
-"""Compile a function for the kernels that call it; called from Python, it runs as plain Python."""
-
 inlined = register_jitable(inline="always")
-"""Compile a small function into the kernels that call it."""
+"""Compile a function into the kernels that call it; called from Python, it stays plain Python."""
 
 
 def _warn_uncached() -> None:
@@ -128,11 +125,11 @@ def _warn_uncached() -> None:
 _warned: list[bool] = []
 
 
-def by_type(dispatcher: Callable[..., Any]) -> Callable[..., Any]:
+def by_type(dispatcher: Callable[..., Any], inline: str = "always") -> Callable[..., Any]:
     """Resolve `dispatcher(spec, ...)` at compile time to the method of that name of the spec's class."""
     name = dispatcher.__name__
 
-    @overload(dispatcher, strict=False, inline="always")
+    @overload(dispatcher, jit_options=OPTIONS, strict=False, inline=inline)
     def resolve(spec: Any, *_: Any) -> Any:
         return getattr(spec.instance_class, name) if isinstance(spec, numba.types.BaseNamedTuple) else None
 

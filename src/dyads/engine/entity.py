@@ -29,13 +29,11 @@ from dyads.engine.bundles import (
     Data,
     Owned,
     Specs,
-    add,
     are_several,
     relation_at,
     weigh,
-    weigh_all,
 )
-from dyads.engine.compiled import by_type, driver, inlined, kernel, read_if_present, routine
+from dyads.engine.compiled import by_type, inlined, kernel, read_if_present
 from dyads.engine.orders import Bounds, even_tasks
 from dyads.engine.passes import score_dyad
 from dyads.model.loss import curvature, evaluate
@@ -256,11 +254,11 @@ class EntitySums(NamedTuple):
     data: Data
     prior: Prior
 
-    def value_at(self, e: int, x: Array, part: Part, system: System, work: Work) -> float:
-        return entity_value(self, e, x, part, system, work)  # type: ignore[no-any-return]
+    def loss_at(self, e: int, x: Array, part: Part, work: Work) -> float:
+        return loss_pass(self, e, x, work)  # type: ignore[no-any-return]
 
-    def curvature_at(self, e: int, x: Array, part: Part, system: System, work: Work) -> float:
-        return entity_curvature(self, e, x, part, system, work)  # type: ignore[no-any-return]
+    def curvature_at(self, e: int, x: Array, part: Part, gx: Array, M: Array, work: Work) -> float:
+        return curvature_pass(self, e, x, part, gx, M, work)  # type: ignore[no-any-return]
 
     def has_self_link(self, e: int) -> bool:
         """Whether one of an entity's dyads is of it with itself; then f may have several minima."""
@@ -284,34 +282,28 @@ class SharedSums:
         self.owned = sums[0].owned
         self.structure = sums[0].specs.structure
 
-    def tasks(self, t: int) -> list[tuple[EntitySums, Bounds]]:
+    def tasks(self, t: int) -> list[EntitySums]:
+        """The sums of a relation, each over some of its dyads: one entity."""
         return [
-            (sums, bounds)
+            sums._replace(owned=sums.owned._replace(first=t, start=np.array(bounds)))
             for sums in self.sums
             for bounds in even_tasks(int(sums.owned.start[t]), int(sums.owned.start[t + 1]))
         ]
 
-    def value_at(self, t: int, x: Array, part: Part, system: System, work: Work) -> float:
-        def task(cut: tuple[EntitySums, Bounds]) -> float:
-            sums, bounds = cut
-            return value_pass(sums, t, x, bounds, self._work(x, part))  # type: ignore[no-any-return]
+    def loss_at(self, t: int, x: Array, part: Part, work: Work) -> float:
+        return float(sum(self.run(lambda sums: loss_pass(sums, 0, x, self._work(x, part)), self.tasks(t))))
 
-        total = sum(self.run(task, self.tasks(t)))
-        return float(total + add_prior(x, self.prior, t, part.entry, system.gx))
-
-    def curvature_at(self, t: int, x: Array, part: Part, system: System, work: Work) -> float:
-        def task(cut: tuple[EntitySums, Bounds]) -> tuple[float, Array, Array]:
-            sums, bounds = cut
-            gx, M = np.zeros_like(system.gx), np.zeros_like(system.M)
-            return curvature_pass(sums, t, x, bounds, part, gx, M, self._work(x, part)), gx, M
+    def curvature_at(self, t: int, x: Array, part: Part, gx: Array, M: Array, work: Work) -> float:
+        def task(sums: EntitySums) -> tuple[float, Array, Array]:
+            some_gx, some_M = np.zeros_like(gx), np.zeros_like(M)
+            return curvature_pass(sums, 0, x, part, some_gx, some_M, self._work(x, part)), some_gx, some_M
 
         total = 0.0
-        clear(system.gx, system.M)
-        for value, gx, M in self.run(task, self.tasks(t)):
+        clear(gx, M)
+        for value, some_gx, some_M in self.run(task, self.tasks(t)):
             total += value
-            system.gx[:] += gx
-            system.M[:] += M
-        return float(total + finish(x, self.prior, t, part, system))
+            add_sums(some_gx, some_M, gx, M)
+        return total
 
     def has_self_link(self, t: int) -> bool:
         return False
@@ -321,15 +313,15 @@ class SharedSums:
 
 
 @by_type
-def value_at(sums: Any, e: int, x: Array, part: Part, system: System, work: Work) -> float:
-    """Return f at x, but for what does not depend on the moving entries; system.gx is scratch."""
-    return float(sums.value_at(e, x, part, system, work))
+def loss_at(sums: Any, e: int, x: Array, part: Part, work: Work) -> float:
+    """Return the loss of an entity's dyads with block x."""
+    return float(sums.loss_at(e, x, part, work))
 
 
 @by_type
-def curvature_at(sums: Any, e: int, x: Array, part: Part, system: System, work: Work) -> float:
-    """The same, and WRITE its gradient to system.gx and its curvature to the upper half of system.M."""
-    return float(sums.curvature_at(e, x, part, system, work))
+def curvature_at(sums: Any, e: int, x: Array, part: Part, gx: Array, M: Array, work: Work) -> float:
+    """The same; WRITE its gradient to gx and its curvature to the upper half of M, both of the moving entries."""
+    return float(sums.curvature_at(e, x, part, gx, M, work))
 
 
 @by_type
@@ -340,7 +332,13 @@ def has_self_link(sums: Any, e: int) -> bool:
 # ------------------------------------------------------------------------------------------------ the driver
 
 
-@driver
+@inlined
+def value_at(sums, e, x, part, system, work):  # type: ignore[no-untyped-def]
+    """f at x, but for what does not depend on the moving entries; system.gx is scratch."""
+    return loss_at(sums, e, x, part, work) + add_prior(x, sums.prior, e, part.entry, system.gx)
+
+
+@inlined
 def descend(sums, e, block, steps, part, system, work):  # type: ignore[no-untyped-def]
     """Move `block` towards the minimum of f of entity e; returns f where it began.
 
@@ -349,7 +347,7 @@ def descend(sums, e, block, steps, part, system, work):  # type: ignore[no-untyp
     x, d, entry = system.x, system.d, part.entry
     for k in range(x.size):
         x[k] = block[k]
-    value = curvature_at(sums, e, x, part, system, work)
+    value = curvature_at(sums, e, x, part, system.gx, system.M, work) + finish(x, sums.prior, e, part, system)
     at_start = value
     for step in range(steps.most):
         factor(system.M)
@@ -369,7 +367,8 @@ def descend(sums, e, block, steps, part, system, work):  # type: ignore[no-untyp
                 trial = value_at(sums, e, x, part, system, work)
             else:
                 # A full step is nearly always good, and the next one needs all of this.
-                trial = curvature_at(sums, e, x, part, system, work)
+                trial = curvature_at(sums, e, x, part, system.gx, system.M, work)
+                trial += finish(x, sums.prior, e, part, system)
             if trial <= value - SUFFICIENT * length * promised:
                 break
             length *= SHORTENED
@@ -383,7 +382,7 @@ def descend(sums, e, block, steps, part, system, work):  # type: ignore[no-untyp
     return at_start
 
 
-@driver
+@inlined
 def draw_block(sums, e, block, key, number, part, system, work):  # type: ignore[no-untyped-def]
     """Draw a part, the `number`-th, of the block of entity e, given all else; returns whether it was accepted."""
     x, mode, d, entry, M = system.x, system.mode, system.d, part.entry, system.M
@@ -514,119 +513,119 @@ def draw_shared(sums: SharedSums, X: Array, key: Key, run: Run) -> Array:
 # ------------------------------------------------------------------------------------------------ sums over dyads
 
 
-@routine
-def entity_value(sums, e, x, part, system, work):  # type: ignore[no-untyped-def]
-    """f of an entity at x; see `value_at`."""
-    first, last = sums.owned.start[e], sums.owned.start[e + 1]
-    total = 0.0
-    for begin in range(first, last, TILE):
-        total += sum_values(sums, e, x, (begin, min(begin + TILE, last)), work)
-    return total + add_prior(x, sums.prior, e, part.entry, system.gx)
-
-
-@routine
-def entity_curvature(sums, e, x, part, system, work):  # type: ignore[no-untyped-def]
-    """f of an entity at x, with its gradient and curvature; see `curvature_at`."""
-    first, last = sums.owned.start[e], sums.owned.start[e + 1]
-    clear(system.gx, system.M)
-    total = sum_curvature(sums, e, x, (first, min(first + TILE, last)), part, system.gx, system.M, work)
-    for begin in range(first + TILE, last, TILE):
-        clear(work.tile_gx, work.tile_M)
-        tile = (begin, min(begin + TILE, last))
-        total += sum_curvature(sums, e, x, tile, part, work.tile_gx, work.tile_M, work)
-        add(system.gx, work.tile_gx)
-        for k in range(part.entry.size):
-            for j in range(k, part.entry.size):
-                system.M[k, j] += work.tile_M[k, j]
-    return total + finish(x, sums.prior, e, part, system)
+# Kernels take bundles apart before they loop: a field of a large bundle would be read from memory in every turn.
 
 
 @kernel
-def value_pass(sums, e, x, bounds, work):  # type: ignore[no-untyped-def]
-    """A task of `SharedSums.value_at`."""
-    return sum_values(sums, e, x, bounds, work)
-
-
-@kernel
-def curvature_pass(sums, e, x, bounds, part, gx, M, work):  # type: ignore[no-untyped-def]
-    """A task of `SharedSums.curvature_at`."""
-    return sum_curvature(sums, e, x, bounds, part, gx, M, work)
-
-
-@routine
-def sum_values(sums, e, x, bounds, work):  # type: ignore[no-untyped-def]
-    """The loss of an entity's dyads with block x, over places bounds[0]..bounds[1]-1 of the order."""
+def loss_pass(sums, e, x, work):  # type: ignore[no-untyped-def]
+    """See `loss_at`."""
+    specs, owned, blocks, data, s, g = sums.specs, sums.owned, sums.blocks, sums.data, work.s, work.g
     total = 0.0
-    for n in range(bounds[0], bounds[1]):
-        i = sums.owned.order[n]
-        score_with(sums, e, n, i, x, work.s)
-        total += weigh(sums.data.weight, i, evaluate(sums.specs.loss, sums.data.label[i], work.s, work.g))
+    for n in range(owned.start[e], owned.start[e + 1]):
+        i = owned.order[n]
+        score_with(specs.structure, owned, blocks, data, e, n, x, s)
+        total += weigh(data.weight, i, evaluate(specs.loss, data.label[i], s, g))
     return total
 
 
-@routine
-def sum_curvature(sums, e, x, bounds, part, gx, M, work):  # type: ignore[no-untyped-def]
-    """The same; ADD the gradient to gx and the curvature to the upper half of M, both of the moving entries.
+@kernel
+def curvature_pass(sums, e, x, part, gx, M, work):  # type: ignore[no-untyped-def]
+    """See `curvature_at`. With J[y, k] = E[y, group of k] v_k, J^T C J is (E^T C E)[group of k, group of j] v_k v_j.
 
-    With J[y, k] = E[y, group of k] v_k, the curvature J^T C J is (E^T C E)[group of k, group of j] v_k v_j.
+    The sums of each tile are made by themselves, so that a large entity can be cut between tiles. The last loops add what
+    groups have, times what stands beside their entries; as a function of their own they are a tenth slower.
     """
-    structure, data, moving = sums.specs.structure, sums.data, work.moving
-    n_groups = part.group.size
-    # Biases, and whatever else is a group of its own, come first.
-    n_single = 0
-    while n_single < n_groups and part.end[n_single] == n_single + 1:
-        n_single += 1
-    dense = False
-    for p in range(n_groups):
-        dense = dense or part.own[p] < 0
+    structure, loss, owned, blocks, data = sums.specs.structure, sums.specs.loss, sums.owned, sums.blocks, sums.data
+    entry, group, end, own = part.entry, part.group, part.end, part.own
+    s, g, C, E, CE, pull, bend = work.s, work.g, work.C, work.E, work.CE, work.pull, work.bend
+    partner, moving = work.partner, work.moving
+    first, last = owned.start[e], owned.start[e + 1]
+    n_single, dense = kinds_of_groups(end, own)
     total = 0.0
-    for n in range(bounds[0], bounds[1]):
-        i = sums.owned.order[n]
-        a, b, h = score_with(sums, e, n, i, x, work.s)
-        total += weigh(data.weight, i, curvature(sums.specs.loss, data.label[i], work.s, work.g, work.C))
-        weigh_all(data.weight, i, work.g)
-        stand_beside(sums, e, n, i, a, b, work.partner)
-        for k in range(moving.size):
-            moving[k] = work.partner[part.entry[k]]
-        if dense and (n == bounds[0] or are_several(data.relation)):
-            label_weights(structure, h, work.E)
-        bend_groups(part, work)
-        scatter(part, n_single, weigh(data.weight, i, 1.0), gx, M, work)
+    clear(gx, M)
+    if last - first > TILE:
+        clear(work.tile_gx, work.tile_M)
+    for begin in range(first, last, TILE):
+        for n in range(begin, min(begin + TILE, last)):
+            i = owned.order[n]
+            a, b, h = score_with(structure, owned, blocks, data, e, n, x, s)
+            total += weigh(data.weight, i, curvature(loss, data.label[i], s, g, C))
+            stand_beside(structure, owned, data, e, n, a, b, partner)
+            for k in range(entry.size):
+                moving[k] = partner[entry[k]]
+            if dense and (n == first or are_several(data.relation)):
+                label_weights(structure, h, E)
+            bend_groups(weigh(data.weight, i, 1.0), own, group, g, C, E, CE, pull, bend)
+            for p in range(n_single):
+                c = moving[p]
+                gx[p] += pull[p] * c
+                for q in range(p, n_single):
+                    M[p, q] += c * bend[p, q] * moving[q]
+                for q in range(n_single, end.size):
+                    cq = c * bend[p, q]
+                    for j in range(end[q - 1] if q else 0, end[q]):
+                        M[p, j] += cq * moving[j]
+            for p in range(n_single, end.size):
+                for k in range(end[p - 1] if p else 0, end[p]):
+                    c = moving[k]
+                    gx[k] += pull[p] * c
+                    if c != 0:
+                        cp = c * bend[p, p]
+                        for j in range(k, end[p]):
+                            M[k, j] += cp * moving[j]
+                        for q in range(p + 1, end.size):
+                            cq = c * bend[p, q]
+                            for j in range(end[q - 1], end[q]):
+                                M[k, j] += cq * moving[j]
+        if last - first > TILE:
+            add_sums(gx, M, work.tile_gx, work.tile_M)
+            clear(gx, M)
+    if last - first > TILE:
+        add_sums(work.tile_gx, work.tile_M, gx, M)
     return total
 
 
 @inlined
-def score_with(sums, e, n, i, x, s):  # type: ignore[no-untyped-def]
-    """Write the scores of dyad i, in place n of the order, with block x of entity e; returns the blocks of the dyad."""
-    owned, blocks, data = sums.owned, sums.blocks, sums.data
-    own_row, own_col = roles_of(sums, e, i)
+def kinds_of_groups(end, own):  # type: ignore[no-untyped-def]
+    """How many groups of one entry come first, as biases do; and whether labels weigh any group by other than one."""
+    n_single, dense = 0, False
+    while n_single < end.size and end[n_single] == n_single + 1:
+        n_single += 1
+    for p in range(own.size):
+        dense = dense or own[p] < 0
+    return n_single, dense
+
+
+@inlined
+def score_with(structure, owned, blocks, data, e, n, x, s):  # type: ignore[no-untyped-def]
+    """Write the scores of the dyad in place n of the order, with block x of entity e; returns the dyad's blocks."""
+    i = owned.order[n]
+    own_row, own_col = roles_of(owned, data, e, i)
     h = x if owned.role == Role.SHARED else blocks.shared[relation_at(data.relation, i)]
     a = x if own_row else blocks.row[data.row[i]]
     b = x if own_col else blocks.col[data.col[i]]
-    score_dyad(sums.specs.structure, a, b, h, data.offset, i, s)
-    add_feature(owned.amount, n, sums.specs.structure, x, s)
+    score_dyad(structure, a, b, h, data.offset, i, s)
+    add_feature(owned.amount, n, structure, x, s)
     return a, b, h
 
 
 @inlined
-def roles_of(sums, e, i):  # type: ignore[no-untyped-def]
+def roles_of(owned, data, e, i):  # type: ignore[no-untyped-def]
     """Whether entity e is the row of dyad i, and whether it is its column."""
-    role, code = sums.owned.role, sums.owned.first + e
-    own_row = role == Role.ROW or (role == Role.NODE and sums.data.row[i] == code)
-    own_col = role == Role.COL or (role == Role.NODE and sums.data.col[i] == code)
+    own_row = owned.role == Role.ROW or (owned.role == Role.NODE and data.row[i] == owned.first + e)
+    own_col = owned.role == Role.COL or (owned.role == Role.NODE and data.col[i] == owned.first + e)
     return own_row, own_col
 
 
 @inlined
-def stand_beside(sums, e, n, i, a, b, partner):  # type: ignore[no-untyped-def]
-    """Write what stands beside each entry of the block of entity e in the scores of dyad i."""
-    structure = sums.specs.structure
-    own_row, own_col = roles_of(sums, e, i)
+def stand_beside(structure, owned, data, e, n, a, b, partner):  # type: ignore[no-untyped-def]
+    """Write what stands beside each entry of the block of entity e in the scores of the dyad in place n."""
+    own_row, own_col = roles_of(owned, data, e, owned.order[n])
     for k in range(partner.size):
         partner[k] = 0
-    if sums.owned.role == Role.SHARED:
+    if owned.role == Role.SHARED:
         partner_shared(structure, a, b, partner)
-    beside_feature(sums.owned.amount, n, partner)
+    beside_feature(owned.amount, n, partner)
     if own_row:
         partner_row(structure, b, partner)
     if own_col:
@@ -634,61 +633,30 @@ def stand_beside(sums, e, n, i, a, b, partner):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def bend_groups(part, work):  # type: ignore[no-untyped-def]
-    """Write the gradient E^T g and the curvature E^T C E of the moving groups; that of each two once."""
-    g, C, E, CE = work.g, work.C, work.E, work.CE
-    for p in range(part.group.size):
-        if part.own[p] >= 0:
-            work.pull[p] = g[part.own[p]]
+def bend_groups(times, own, group, g, C, E, CE, pull, bend):  # type: ignore[no-untyped-def]
+    """Write `times` the gradient E^T g and the curvature E^T C E of the moving groups; that of each two once."""
+    for p in range(group.size):
+        if own[p] >= 0:
+            pull[p] = times * g[own[p]]
         else:
-            work.pull[p] = 0
+            pull[p] = 0
             for y in range(g.size):
-                work.pull[p] += E[y, part.group[p]] * g[y]
+                pull[p] += times * E[y, group[p]] * g[y]
             for y in range(g.size):
                 CE[y, p] = 0
                 for q in range(g.size):
-                    CE[y, p] += C[y, q] * E[q, part.group[p]]
-    for p in range(part.group.size):
-        for q in range(p, part.group.size):
-            if part.own[p] >= 0:
-                bend = C[part.own[p], part.own[q]] if part.own[q] >= 0 else CE[part.own[p], q]
-            elif part.own[q] >= 0:
-                bend = CE[part.own[q], p]
+                    CE[y, p] += C[y, q] * E[q, group[p]]
+    for p in range(group.size):
+        for q in range(p, group.size):
+            if own[p] >= 0:
+                both = C[own[p], own[q]] if own[q] >= 0 else CE[own[p], q]
+            elif own[q] >= 0:
+                both = CE[own[q], p]
             else:
-                bend = g[0] * 0
+                both = g[0] * 0
                 for y in range(g.size):
-                    bend += E[y, part.group[p]] * CE[y, q]
-            work.bend[p, q] = bend
-
-
-@inlined
-def scatter(part, n_single, times, gx, M, work):  # type: ignore[no-untyped-def]
-    """ADD a dyad's gradient to gx and `times` its curvature to M: those of groups, times what stands beside entries."""
-    pull, bend, moving, end = work.pull, work.bend, work.moving, part.end
-    n_groups = part.group.size
-    for p in range(n_single):
-        c = moving[p]
-        gx[p] += pull[p] * c
-        c *= times
-        for q in range(p, n_single):
-            M[p, q] += c * bend[p, q] * moving[q]
-        for q in range(n_single, n_groups):
-            cq = c * bend[p, q]
-            for j in range(end[q - 1] if q else 0, end[q]):
-                M[p, j] += cq * moving[j]
-    for p in range(n_single, n_groups):
-        for k in range(end[p - 1] if p else 0, end[p]):
-            c = moving[k]
-            gx[k] += pull[p] * c
-            c *= times
-            if c != 0:
-                cp = c * bend[p, p]
-                for j in range(k, end[p]):
-                    M[k, j] += cp * moving[j]
-                for q in range(p + 1, n_groups):
-                    cq = c * bend[p, q]
-                    for j in range(end[q - 1], end[q]):
-                        M[k, j] += cq * moving[j]
+                    both += E[y, group[p]] * CE[y, q]
+            bend[p, q] = times * both
 
 
 @read_if_present(lambda amount, n, structure, x, s: None)
@@ -763,6 +731,15 @@ def clear(gx, M):  # type: ignore[no-untyped-def]
     for k in range(M.shape[0]):
         for j in range(k, M.shape[0]):
             M[k, j] = 0
+
+
+@kernel
+def add_sums(some_gx, some_M, gx, M):  # type: ignore[no-untyped-def]
+    """Add the sums of a tile, or a task, to those of all."""
+    for k in range(gx.size):
+        gx[k] += some_gx[k]
+        for j in range(k, gx.size):
+            M[k, j] += some_M[k, j]
 
 
 @kernel
