@@ -8,6 +8,7 @@ import pytest
 
 import dyads
 from dyads import LFLClassifier, LFLLink, LFLOrdinal, LFLRelational, report
+from dyads.data.dyads import Dyads
 from dyads.datasets.synthetic import make_nominal
 from dyads.engine import CPU, Query
 from dyads.errors import InputError, NotConvergedWarning, UnknownIdWarning
@@ -188,16 +189,29 @@ def test_an_interrupt_loses_nothing_of_a_chain(tmp_path):
     assert seen[0] == 8
 
 
-def test_a_row_whose_labels_are_all_held_out_is_a_draw_from_the_prior():
+def test_a_row_whose_labels_are_all_held_out_is_a_draw_from_the_prior(monkeypatch):
     pairs = pd.concat([X, pd.DataFrame({"user": ["held"], "item": X["item"][:1]})])
-    labels = np.append(STARS, 1)
-    for seed in range(40):
-        model = LFLOrdinal(**{**FAST, "random_state": seed, "max_iter": 3}, early_stopping=True).fit(pairs, labels)
-        code = model.row_ids_.tolist().index("held")
-        moved = np.ptp([one.layout.blocks(one.theta).row[code] for one in model.fitted_.every], axis=0)
-        assert moved.min() > 0
-        if seed == 2:
-            break
+    parts = []
+
+    def hold_out_the_last_row(dyads, fraction, rng):
+        held = dyads.row == dyads.n_rows - 1
+        parts.append((dyads.take(~held), dyads.take(held)))
+        return parts[-1]
+
+    monkeypatch.setattr(Dyads, "hold_out", hold_out_the_last_row)
+    found = []
+    for label in (1, 3):
+        model = LFLOrdinal(**FAST, n_chains=2, early_stopping=True).fit(pairs, np.append(STARS, label))
+        found.append(np.array([one.layout.blocks(one.theta).row[-1].ravel() for one in model.fitted_.every]))
+    assert model.row_ids_[-1] == "held"
+    assert [(len(kept), kept.row_counts[-1], len(held)) for kept, held in parts] == [(len(X), 0, 1)] * 2
+    np.testing.assert_array_equal(*found, err_msg="the label that is held out is not read")
+    assert (np.diff(found[0], axis=0) != 0).all(), "every draw is a new one"
+    priors = [(one.rows.centre, np.linalg.cholesky(one.rows.precision)) for one in model.fitted_.every]
+    standard = np.array([(own - mean) @ root for own, (mean, root) in zip(found[0], priors, strict=True)])
+    assert standard.size > 100
+    assert abs(standard.mean()) < 0.3
+    assert 0.6 < (standard**2).mean() < 1.5
 
 
 def test_the_running_held_out_loss_is_told_and_stops_early():
