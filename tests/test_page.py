@@ -1,12 +1,14 @@
 """The report: one self-contained page that says what it should, opens in a browser, and looks pairs up."""
 
+import base64
+import json
 import re
 import shutil
-import warnings
 
 import numpy as np
 import pytest
 
+import dyads
 from dyads import LFLClassifier, LFLLink, LFLOrdinal, LFLRelational, page
 from dyads.datasets.synthetic import make_nominal, make_relations, make_store
 
@@ -35,22 +37,84 @@ def test_the_page_needs_nothing_else(path):
     assert text.count("<img alt=") == 5
 
 
-def test_other_kinds_of_models_have_a_page():
-    ordinal = make_nominal(n=15, rank=1)
+def nominal():
+    train, test = make_nominal(n=15, rank=1).split(0.7)
+    return (train.X, train.y), (test.X, test.y)
+
+
+def links():
     row, col = np.triu_indices(20, 1)
-    linked = {"a": row, "b": col}, np.arange(len(row)) % 2
-    many = make_relations(10)
-    for model, (X, y) in (
-        (LFLOrdinal(rank=1), (ordinal.X, ordinal.y)),
-        (LFLOrdinal(rank=2, solver="gibbs", max_iter=5), (ordinal.X, ordinal.y)),
-        (LFLClassifier(rank=0), (ordinal.X, ordinal.y)),
-        (LFLLink(rank=2), linked),
-        (LFLRelational(rank=2), many),
-    ):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            text = page.report_page(model.fit(X, y), X, y, "x")
-        assert "log-loss" in text
+    noise, fold = np.random.default_rng(0).random((2, len(row)))
+    y, train = ((row < 10) == (col < 10)) ^ (noise < 0.2), fold < 0.7
+    return ({"a": row[train], "b": col[train]}, y[train]), ({"a": row[~train], "b": col[~train]}, y[~train])
+
+
+def relations():
+    X, y = make_relations(10)
+    train = np.arange(len(y)) % 3 > 0
+    return tuple(({name: column[kept] for name, column in X.items()}, y[kept]) for kept in (train, ~train))
+
+
+def lines(text):
+    """The lines of all tables of a page, by what they begin with."""
+    found = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', text)
+    return {first: re.findall("<td>(.*?)</td>", others) for first, others in found}
+
+
+GIBBS = LFLOrdinal(rank=2, solver="gibbs", max_iter=5, random_state=0)
+MAPS = ["Map of rows by their latent weights", "Map of columns by their latent weights"]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(
+    ("model", "data", "is_a", "trained", "maps"),
+    [
+        (LFLOrdinal(rank=1), nominal, "LFLOrdinal, stereotype, rank 1", "lbfgs, ", []),
+        (GIBBS, nominal, "LFLOrdinal, stereotype, rank 2", r"\d+ draws of the posterior, 5 ", MAPS),
+        (LFLClassifier(rank=0), nominal, "LFLClassifier, bilinear, rank 0", "lbfgs, ", []),
+        (LFLLink(rank=2), links, "LFLLink, bilinear, rank 2", "lbfgs, ", MAPS[:1]),
+        (LFLRelational(rank=2), relations, "LFLRelational, diagonal, rank 2", "lbfgs, ", MAPS),
+    ],
+    ids=["ordinal", "posterior", "classifier", "link", "relational"],
+)
+def test_a_page_of_any_kind_of_model_tells_its_kind_its_figures_and_its_pairs(model, data, is_a, trained, maps):
+    train, (X, y) = data()
+    text = page.report_page(model.fit(*train), X, y, "x")
+    facts = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", text))
+    assert facts["model"] == is_a
+    assert re.match(trained, facts["trained"])
+    assert facts["rows"] == f"{len(model.row_ids_)} ids of {next(iter(X))}"
+    assert facts["tested on"] == f"{len(y)} pairs"
+    assert facts["their labels"] == ", ".join(f"{label} {(y == label).mean():.1%}" for label in model.classes_)
+    assert re.findall('<img alt="(.*?)"', text)[3:] == maps
+
+    shown = lines(text)
+    judged = {name: column[-1] for name, column in dyads.evaluate(model, X, y).to_pydict().items()}
+    figures = [f"{value:.4f}" for name, value in judged.items() if name not in ("regime", "n")]
+    assert shown["all"] == [f"{len(y)}", *figures]
+    names = {"log-loss": "log_loss", "Brier score": "brier_score", "accuracy": "accuracy"}
+    if isinstance(model, LFLOrdinal):
+        names["mean absolute error"] = "mean_absolute_error"
+    for title, name in names.items():
+        mean, low, high = map(float, re.findall(r"[\d.]+", shown[title][0]))
+        assert f"{mean:.4f}" == f"{judged[name]:.4f}"
+        assert low < mean < high
+        assert len(shown[title]) == 4, "beside the marginals of all labels, of rows and of columns"
+    assert ("mean absolute error" in shown) == isinstance(model, LFLOrdinal)
+    assert shown["class-wise calibration error"][0] == f"{judged['classwise_ece']:.4f}"
+
+    kept = json.loads(re.search('id="data">(.*?)</script>', text)[1])
+    if isinstance(model, LFLRelational):
+        assert kept["values"] == ""
+        assert "Not for a model of several relations." in text
+        return
+    assert "All pairs that the model knows." in text
+    assert [kept["rows"], kept["cols"]] == [list(map(str, ids)) for ids in (model.row_ids_, model.col_ids_)]
+    assert kept["labels"] == list(map(str, model.classes_))
+    held = np.frombuffer(base64.b64decode(kept["values"]), "<u2") / 65535
+    each = np.repeat(model.row_ids_, len(model.col_ids_)), np.tile(model.col_ids_, len(model.row_ids_))
+    expected = model.predict_proba(dict(zip(X, each, strict=True)))
+    np.testing.assert_allclose(held.reshape(expected.shape), expected, atol=1e-5)
 
 
 def test_large_models_keep_the_page_small(store, monkeypatch):
