@@ -4,8 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+# Examples are the same in every run, and few: compiled kernels make the first slow.
+settings.register_profile("suite", deadline=None, derandomize=True, database=None, max_examples=30)
+settings.load_profile("suite")
 
 
 @pytest.hookimpl(tryfirst=True)
