@@ -24,6 +24,11 @@ def encode_labels(y: Any, at_least: int = 2) -> tuple[Array, Codes]:
         raise InputError(f"The labels have type {kind}: expected strings, integers, booleans or floats. Convert them.")
     encoded = column.dictionary_encode()
     found = to_numpy(encoded.dictionary)
+    if _is_text(kind) and len(set(found.tolist())) < len(found):
+        # NumPy's text drops NUL characters at its end.
+        raise InputError(
+            "Some labels differ in NUL characters at their ends alone: expected texts without. Strip them."
+        )
     if len(found) < at_least:
         needed = "two to tell apart" if at_least == 2 else "one"
         raise InputError(f"The labels have {len(found)} class, {found.tolist()}: expected at least {needed}.")
