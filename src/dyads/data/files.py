@@ -35,7 +35,10 @@ FORMATS = {
 """The format of a file by how its name ends; ".gz" after it is unpacked, of CSV and TSV."""
 
 INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
-"""Text that is an integer and nothing else: "007" is not, nor "+7"."""
+"""Text that is an integer and nothing else: "007" is not, nor "+7"; of 18 digits at most, which 64 bits hold."""
+
+ANY_INTEGER = INTEGER.replace("{0,17}", "*")
+"""The same, of any length."""
 
 
 def format_of(path: str) -> str:
@@ -230,7 +233,7 @@ def _as_type(column: Any, kind: pa.DataType | None, name: str) -> Any:
     if pa.types.is_large_string(kind) or pa.types.is_string(kind):
         return column
     if pa.types.is_integer(kind):
-        wrong = pc.fill_null(pc.invert(pc.match_substring_regex(column, INTEGER)), False)
+        wrong = pc.fill_null(pc.invert(pc.match_substring_regex(column, ANY_INTEGER)), False)
         if pc.any(wrong).as_py():
             strange = column.filter(wrong)[0].as_py()
             raise InputError(

@@ -1,0 +1,77 @@
+"""A table that is written and read again is the same, in every format."""
+
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dyads.data.files import as_ids, open_writer, read_batches, read_table
+from dyads.errors import InputError
+
+# What is empty is missing: no text of a table that is written as text is.
+TEXTS = st.text(min_size=1, max_size=8) | st.sampled_from(
+    ['"', ",", "\t", "\n", "a\r\nb", "007", "NA", "null", " x ", "é"]
+)
+INTEGERS = st.integers(-(2**63), 2**63 - 1) | st.integers(2**63 - 9, 2**63 - 1)
+VALUES = {
+    pa.string(): TEXTS,
+    pa.int64(): INTEGERS,
+    pa.float64(): st.floats(allow_nan=False, allow_infinity=False),
+}
+
+
+@st.composite
+def some_tables(draw):
+    """Two tables of the same columns, one to be written after the other."""
+    names = draw(st.lists(TEXTS, min_size=2, max_size=3, unique=True))
+    kinds = [draw(st.sampled_from(list(VALUES))) for _ in names]
+
+    def table(n):
+        columns = [draw(st.lists(st.none() | VALUES[kind], min_size=n, max_size=n)) for kind in kinds]
+        return pa.table([pa.array(values, kind) for values, kind in zip(columns, kinds, strict=True)], names)
+
+    return [table(draw(st.integers(1, 4))) for _ in range(2)]
+
+
+def written(folder, suffix, tables):
+    path = str(Path(folder) / f"table.{suffix}")
+    with open_writer(path, tables[0].column_names) as write:
+        for table in tables:
+            write(table)
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet", "arrow"])
+@given(tables=some_tables())
+def test_columns_come_back_as_they_were(suffix, tables):
+    whole = pa.concat_tables(tables).combine_chunks()
+    types = dict(zip(whole.column_names, whole.schema.types, strict=True))
+    with tempfile.TemporaryDirectory() as folder:
+        path = written(folder, suffix, tables)
+        assert read_table(path, lambda names: types).combine_chunks().equals(whole)
+        wanted = whole.column_names[::-1][:2]
+        parts = [part.select(wanted) for part in read_batches(path, types, wanted)]
+        assert pa.concat_tables(parts).combine_chunks().equals(whole.select(wanted).combine_chunks())
+
+
+@given(st.lists(st.integers(-(10**18) + 1, 10**18 - 1), min_size=1) | st.lists(TEXTS, min_size=1))
+def test_ids_of_unknown_type_are_integers_where_all_are_and_text_else(values):
+    plain = all(isinstance(value, int) or value in map(str, range(10)) for value in values)
+    with tempfile.TemporaryDirectory() as folder:
+        path = written(folder, "csv", [pa.table({"id": [str(value) for value in values]})])
+        found = read_table(path, lambda names: dict.fromkeys(names))["id"]
+    assert found.to_pylist() == [int(value) if plain else str(value) for value in values]
+
+
+@given(INTEGERS)
+def test_an_integer_that_is_typed_is_that_id(value):
+    assert as_ids([str(value)], pa.int64(), "id").to_pylist() == [value]
+
+
+@given(st.integers(2**63, 2**70) | st.integers(-(2**70), -(2**63) - 1))
+def test_an_integer_that_no_id_can_be_is_refused(value):
+    with pytest.raises(InputError, match="cannot be read as int64"):
+        as_ids([str(value)], pa.int64(), "id")
