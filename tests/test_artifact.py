@@ -2,16 +2,21 @@
 
 import json
 import os
+import tempfile
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
 import dyads
 from dyads import LFLClassifier, LFLOrdinal
 from dyads.datasets.synthetic import make_store
 from dyads.errors import ModelFileError
+from dyads.model.calibrator import CALIBRATORS
 
 
 @pytest.fixture(scope="module")
@@ -193,3 +198,35 @@ def test_a_loaded_model_can_be_fitted_again(path, store):
     again = dyads.load(path).set_params(warm_start=True, max_iter=50)
     again.fit(store.X, store.y)
     assert again.converged_
+
+
+IDS = {
+    "text": st.text(max_size=5),
+    "integers": st.integers(-(2**63), 2**63 - 1),
+    "large integers": st.integers(0, 2**64 - 1),
+    "floats": st.floats(allow_nan=False, allow_infinity=False),
+    "bytes": st.binary(max_size=4),
+    "dates": st.dates(),
+}
+LABELS = [["é", "n,o", '"'], [-7, 0, 2**40], [0.5, 1e300, -2.0], [True, False]]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("kind", IDS)
+@settings(max_examples=4, phases=[Phase.explicit, Phase.generate])
+@given(data=st.data(), labels=st.sampled_from(LABELS), method=st.sampled_from([None, *CALIBRATORS]))
+def test_a_loaded_model_has_the_same_ids_labels_and_bits(kind, data, labels, method):
+    rows = data.draw(st.lists(IDS[kind], min_size=2, max_size=5, unique=True))
+    X = {"row": [row for row in rows for _ in range(3)], "col": ["x", "y", "z"] * len(rows)}
+    y = [labels[i * i % len(labels)] for i in range(len(X["row"]))]
+    model = LFLClassifier(rank=1, max_iter=3, random_state=0).fit(X, y)
+    if method is not None:
+        model.calibrate(X, y, method=method)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(Path(folder) / "model.dyads")
+        again = dyads.load(Path(folder) / "model.dyads")
+        np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
+        np.testing.assert_array_equal(again.predict(X), model.predict(X), strict=True)
+    np.testing.assert_array_equal(again.classes_, model.classes_, strict=True)
+    np.testing.assert_array_equal(again.row_ids_, model.row_ids_, strict=True)
+    assert again.fitted_.rows.ids.ids.to_pylist() == rows
