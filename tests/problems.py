@@ -7,7 +7,7 @@ import pytest
 from dyads.data.dyads import Dyads
 from dyads.data.vocabulary import Vocabulary
 from dyads.model.fitted import Entities, Fitted
-from dyads.model.loss import Absolute, Brier, Hinge, Log, Squared
+from dyads.model.loss import Absolute, AllThreshold, Brier, Hinge, Log, Squared
 from dyads.model.objective import Objective
 from dyads.model.parameters import Layout
 from dyads.model.penalty import L2, Counts
@@ -35,6 +35,8 @@ LOSS_CASES = {
     "squared": [Squared().bind(VALUES)],
     "hinge": [Hinge().bind(VALUES)],
 }
+THRESHOLDS = AllThreshold()
+"""The loss of a baseline, and no estimator's: it has no probabilities, but all other laws of a loss."""
 STRUCTURES = [case for cases in STRUCTURE_CASES.values() for case in cases]
 LOSSES = [case for cases in LOSS_CASES.values() for case in cases]
 CROSSED = [

@@ -74,8 +74,10 @@ def from_features(X: Any, row_features: Any = None, col_features: Any = None, *,
     labels = np.repeat([1, 0], [len(seen), len(drawn)])
     weight = np.where(labels == 1, 1.0, (n_cells - len(seen)) / len(drawn))
     pairs = {row_name: rows.ids.take(cells // len(cols)), col_name: cols.ids.take(cells % len(cols))}
-    side = {"row_features": row_features, "col_features": col_features, "l2_side": 1.0}
-    model = LFLClassifier(rank=0, bias=False, random_state=random_state, **side).fit(pairs, labels, weight)
+    model = LFLClassifier(
+        rank=0, bias=False, row_features=row_features, col_features=col_features, l2_side=1.0, random_state=random_state
+    )
+    model.fit(pairs, labels, weight)
     return np.asarray(model.predict_proba({row_name: row, col_name: col})[:, 1])
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dyads.data.dyads import Dyads
-from dyads.engine import CPU, ENGINES, descent, host, orders, passes
+from dyads.engine import CPU, ENGINES, Query, descent, host, orders, passes
 from dyads.model.loss import Log, link
 from dyads.model.parameters import Layout
 from dyads.model.prior import Learnt
@@ -128,6 +128,37 @@ def test_compiled_equals_interpreted(structure, loss, interpreted):
     np.testing.assert_allclose(compiled[0], plain[0], rtol=1e-10, atol=1e-12)
     for fast, slow in zip(compiled[1:], plain[1:], strict=True):
         np.testing.assert_allclose(fast, slow, rtol=2e-4 if np.asarray(fast).dtype == np.float32 else 1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("structure", [STRUCTURES[0], STRUCTURES[4]], ids=repr)
+def test_compiled_answers_equal_interpreted_ones_also_of_new_entities(structure, interpreted):
+    dyads = dyads_for(structure, weighted=True)
+    objective = make_objective(structure, Log(), dyads)
+    fitted = make_fitted(structure, random_theta(objective), dyads)
+    rng = np.random.default_rng(4)
+    sides = []
+    for entities in (fitted.rows, fitted.cols):
+        counts = np.where(np.arange(len(entities)) == 1, 0, entities.counts)
+        spread, met = rng.normal(size=(6, len(entities.average))), rng.normal(size=(len(entities), 4))
+        sides.append(dataclasses.replace(entities, counts=counts, spread=spread, met=met))
+    fitted = dataclasses.replace(fitted, rows=sides[0], cols=sides[1])
+    rows, cols = np.array([0, 1, -1, 2]), np.arange(len(fitted.cols))
+    excluded = np.array([0, 2, 2, 3, 3]), np.array([0, 3, 1])
+    query = Query(rows, cols, 4, np.array([1.0, 2.0, 3.0, 4.5]), 0, excluded)
+
+    def answers():
+        pairs = np.repeat(rows, len(cols)), np.tile(cols, len(rows))
+        return CPU(1).scores(fitted, pairs), *CPU(1).top(fitted, query)
+
+    compiled = answers()
+    with interpreted():
+        plain = answers()
+    np.testing.assert_allclose(compiled[0], plain[0], rtol=1e-10)
+    np.testing.assert_array_equal(compiled[1], plain[1])
+    np.testing.assert_allclose(compiled[2], plain[2], rtol=1e-10)
+    worth = (link(compiled[0]) @ query.values).reshape(len(rows), len(cols))
+    worth[[0, 0, 2], [0, 3, 1]] = -np.inf
+    np.testing.assert_allclose(compiled[2], -np.sort(-worth, axis=1)[:, :4], rtol=1e-10)
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)

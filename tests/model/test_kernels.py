@@ -1,5 +1,7 @@
 """Laws of the kernels, run as plain Python."""
 
+import inspect
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,7 @@ from dyads.model import structure as structure_module
 from dyads.model.loss import evaluate, link
 from dyads.model.parameters import Layout
 from dyads.model.structure import pull_col, pull_row, pull_shared, score
-from problems import LOSS_CASES, LOSSES, N_LABELS, STRUCTURE_CASES, STRUCTURES, central_difference
+from problems import LOSS_CASES, LOSSES, N_LABELS, STRUCTURE_CASES, STRUCTURES, THRESHOLDS, central_difference
 
 
 def test_every_registered_part_has_a_case_here():
@@ -21,11 +23,25 @@ def test_every_registered_part_has_a_case_here():
 
 def test_part_names_are_unique():
     """Numba takes two named tuples of one name for each other."""
-    names = [kind.__name__ for kind in (*structure_module.KINDS.values(), *loss_module.LOSSES.values())]
+    names = [kind.__name__ for kind in parts_of(structure_module) | parts_of(loss_module)]
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("loss", LOSSES, ids=repr)
+def parts_of(module):
+    """Every structure, or loss, that is written in a module, whether or not it is in the registry."""
+    return {
+        kind
+        for kind in vars(module).values()
+        if inspect.isclass(kind) and issubclass(kind, tuple) and kind.__module__ == module.__name__
+    }
+
+
+def test_every_part_that_is_written_is_in_a_registry_or_has_laws_of_its_own():
+    assert parts_of(structure_module) == set(structure_module.KINDS.values())
+    assert parts_of(loss_module) == {*loss_module.LOSSES.values(), type(THRESHOLDS)}
+
+
+@pytest.mark.parametrize("loss", [*LOSSES, THRESHOLDS], ids=repr)
 @pytest.mark.parametrize("scale", [0.1, 1.0, 5.0])
 def test_loss_derivative_matches_central_differences(loss, scale):
     rng = np.random.default_rng(0)
@@ -36,7 +52,7 @@ def test_loss_derivative_matches_central_differences(loss, scale):
         np.testing.assert_allclose(g, expected, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("loss", LOSSES, ids=repr)
+@pytest.mark.parametrize("loss", [*LOSSES, THRESHOLDS], ids=repr)
 def test_loss_is_finite_and_nonnegative_for_huge_scores(loss):
     s, g = np.array([1e300, -1e300, 0.0, 700.0]), np.empty(4)
     for label in range(4):

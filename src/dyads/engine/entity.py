@@ -532,8 +532,8 @@ def loss_pass(sums, e, x, work):  # type: ignore[no-untyped-def]
 def curvature_pass(sums, e, x, part, gx, M, work):  # type: ignore[no-untyped-def]
     """See `curvature_at`. With J[y, k] = E[y, group of k] v_k, J^T C J is (E^T C E)[group of k, group of j] v_k v_j.
 
-    The sums of each tile are made by themselves, so that a large entity can be cut between tiles. The last loops add what
-    groups have, times what stands beside their entries; as a function of their own they are a tenth slower.
+    The sums of each tile are made by themselves, so that a large entity can be cut between tiles. The last loops add
+    what groups have, times what stands beside their entries; as a function of their own they are a tenth slower.
     """
     structure, loss, owned, blocks, data = sums.specs.structure, sums.specs.loss, sums.owned, sums.blocks, sums.data
     entry, group, end, own = part.entry, part.group, part.end, part.own
