@@ -151,6 +151,7 @@ MAPPINGS_IN_CALLS = {
     ("artifact.py", "Entities"): FILE,
     ("artifact.py", "Fitted"): FILE,
     ("artifact.py", "kind"): FILE,
+    ("engine/compiled.py", "njit"): "the options all kernels are compiled with",
     ("estimators.py", "ESTIMATORS"): FILE,
     ("experiment.py", "Case"): STUDY,
     ("experiment.py", "Experiment"): STUDY,

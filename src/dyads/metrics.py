@@ -48,8 +48,8 @@ def root_mean_squared_error(y: Any, predicted: Any, sample_weight: Weights = Non
     return float(sk.root_mean_squared_error(y, predicted, sample_weight=sample_weight))
 
 
-LEAST_PROBABILITY = 1e-300
-"""What a probability that is too small for a number is taken for, so that its log is one."""
+LEAST_PROBABILITY = float(np.finfo(np.float64).tiny)
+"""The smallest normal number: smaller probabilities count as that, so that their logs are finite."""
 
 
 def log_proba(proba: Any) -> Array:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dyads.data.dyads import Dyads
-from dyads.engine.compiled import inlined, read_if_present
+from dyads.engine.compiled import jitable, read_if_present
 
 Array = np.ndarray[Any, Any]
 
@@ -139,7 +139,7 @@ def load_scores(offset, i, s):  # type: ignore[no-untyped-def]
         s[y] = offset[i, y]
 
 
-@inlined
+@jitable
 def add(x, y):  # type: ignore[no-untyped-def]
     """x += y."""
     for k in range(x.size):

@@ -33,7 +33,7 @@ from dyads.engine.bundles import (
     relation_at,
     weigh,
 )
-from dyads.engine.compiled import by_type, inlined, kernel, read_if_present
+from dyads.engine.compiled import by_type, inlined, jitable, kernel, read_if_present
 from dyads.engine.orders import Bounds, even_tasks
 from dyads.engine.passes import score_dyad
 from dyads.model.loss import curvature, evaluate
@@ -281,14 +281,17 @@ class SharedSums:
         self.sums, self.prior, self.run = sums, prior, run
         self.owned = sums[0].owned
         self.structure = sums[0].specs.structure
+        self._tasks: dict[int, list[EntitySums]] = {}
 
     def tasks(self, t: int) -> list[EntitySums]:
         """The sums of a relation, each over some of its dyads: one entity."""
-        return [
-            sums._replace(owned=sums.owned._replace(first=t, start=np.array(bounds)))
-            for sums in self.sums
-            for bounds in even_tasks(int(sums.owned.start[t]), int(sums.owned.start[t + 1]))
-        ]
+        if t not in self._tasks:
+            self._tasks[t] = [
+                sums._replace(owned=sums.owned._replace(first=t, start=np.array(bounds)))
+                for sums in self.sums
+                for bounds in even_tasks(int(sums.owned.start[t]), int(sums.owned.start[t + 1]))
+            ]
+        return self._tasks[t]
 
     def loss_at(self, t: int, x: Array, part: Part, work: Work) -> float:
         return float(sum(self.run(lambda sums: loss_pass(sums, 0, x, self._work(x, part)), self.tasks(t))))
@@ -332,13 +335,13 @@ def has_self_link(sums: Any, e: int) -> bool:
 # ------------------------------------------------------------------------------------------------ the driver
 
 
-@inlined
+@jitable
 def value_at(sums, e, x, part, system, work):  # type: ignore[no-untyped-def]
     """f at x, but for what does not depend on the moving entries; system.gx is scratch."""
     return loss_at(sums, e, x, part, work) + add_prior(x, sums.prior, e, part.entry, system.gx)
 
 
-@inlined
+@jitable
 def descend(sums, e, block, steps, part, system, work):  # type: ignore[no-untyped-def]
     """Move `block` towards the minimum of f of entity e; returns f where it began.
 
@@ -382,7 +385,7 @@ def descend(sums, e, block, steps, part, system, work):  # type: ignore[no-untyp
     return at_start
 
 
-@inlined
+@jitable
 def draw_block(sums, e, block, key, number, part, system, work):  # type: ignore[no-untyped-def]
     """Draw a part, the `number`-th, of the block of entity e, given all else; returns whether it was accepted."""
     x, mode, d, entry, M = system.x, system.mode, system.d, part.entry, system.M
@@ -585,7 +588,7 @@ def curvature_pass(sums, e, x, part, gx, M, work):  # type: ignore[no-untyped-de
     return total
 
 
-@inlined
+@jitable
 def kinds_of_groups(end, own):  # type: ignore[no-untyped-def]
     """How many groups of one entry come first, as biases do; and whether labels weigh any group by other than one."""
     n_single, dense = 0, False

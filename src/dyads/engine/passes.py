@@ -8,7 +8,7 @@ import math
 from typing import Any, NamedTuple
 
 from dyads.engine.bundles import TILE, add, load_scores, relation_at, weigh, weigh_all
-from dyads.engine.compiled import inlined, kernel, read_if_present
+from dyads.engine.compiled import jitable, kernel, read_if_present
 from dyads.model.loss import evaluate
 from dyads.model.penalty import slope
 from dyads.model.structure import pull_col, pull_row, pull_shared, score
@@ -17,14 +17,14 @@ SHARED_BATCH = 64
 """Dyads after which SGD moves the shared blocks: every dyad touches one, and a step costs as much as a dyad."""
 
 
-@inlined
+@jitable
 def score_dyad(structure, a, b, h, offset, i, s):  # type: ignore[no-untyped-def]
     """Write the scores of dyad i with blocks a, b and h to s."""
     load_scores(offset, i, s)
     score(structure, a, b, h, s)
 
 
-@inlined
+@jitable
 def dyad_loss(specs, a, b, h, data, i, work):  # type: ignore[no-untyped-def]
     """Return the weighted loss of dyad i with blocks a, b and h, and write its derivative by the scores to work.g."""
     score_dyad(specs.structure, a, b, h, data.offset, i, work.s)
@@ -182,7 +182,7 @@ def sgd_pass(specs, blocks, squares, data, order, decay, rate, pulled, work, scr
     return total
 
 
-@inlined
+@jitable
 def step(x, centres, n, g, squares, rate, share, l2):  # type: ignore[no-untyped-def]
     """AdaGrad (Duchi et al. 2011) on g plus a share of the penalty: x -= rate d / sqrt(sum of d^2 so far).
 

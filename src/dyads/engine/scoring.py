@@ -9,7 +9,7 @@ from dyads.data.dyads import Side
 from dyads.data.vocabulary import Codes
 from dyads.engine.api import Query
 from dyads.engine.bundles import ABSENT, add, relation_at
-from dyads.engine.compiled import inlined, kernel
+from dyads.engine.compiled import jitable, kernel
 from dyads.engine.entity import Run
 from dyads.engine.orders import Bounds, even_tasks
 from dyads.metrics import log_proba
@@ -113,7 +113,7 @@ def score_pass(structure, blocks, pairs, new, bounds, work, S):  # type: ignore[
         log_mean(work.total, n_draws, S[i])
 
 
-@inlined
+@jitable
 def score_draw(structure, x, z, h, r, c, new, m, work):  # type: ignore[no-untyped-def]
     """Add to work.s the scores of a row's block x and a column's z of which one or both are new, in draw m.
 
@@ -129,7 +129,7 @@ def score_draw(structure, x, z, h, r, c, new, m, work):  # type: ignore[no-untyp
     score(structure, work.a, work.b, h, work.s)
 
 
-@inlined
+@jitable
 def vary(x, new, spread, out):  # type: ignore[no-untyped-def]
     """out = x, plus `spread` for a new entity."""
     for k in range(x.size):

@@ -145,12 +145,12 @@ class HostUpdates:
 
     def _shared_sums(self, prior: Prior) -> tuple[SharedSums, Run]:
         """The sums of shared blocks, and how relations are run: side by side, or one after the other if it is one."""
-        inner, outer = (self._run, in_order) if self._layout.n_relations == 1 else (in_order, self._run)
+        within, across = (self._run, in_order) if self._layout.n_relations == 1 else (in_order, self._run)
         sums = []
         for shard, data in zip(self._orders.by_row, self._data(Role.ROW), strict=True):
             owned = Owned(int(Role.SHARED), 0, shard.by_relation.start, shard.by_relation.order)
             sums.append(EntitySums(self._specs, owned, self._blocks, data, prior))
-        return SharedSums(sums, prior, inner), outer
+        return SharedSums(sums, prior, within), across
 
     def _data(self, role: Role) -> list[Data]:
         """The dyads of each shard of a role; what their scores begin at does not change while blocks do."""
