@@ -142,7 +142,7 @@ def _spreads(fitted: Fitted, dyads: Dyads) -> tuple[Array, Array]:
     """
     blocks, n_pool = fitted.layout.blocks(fitted.theta), min(len(dyads), 16 * N_DRAWS)
     pool = random_stream(FIXED_SEED, Stream.SPREAD).choice(len(dyads), n_pool, replace=False)
-    weight = np.ones(n_pool) if dyads.weight is None else dyads.weight[pool]
+    weight = dyads.weights[pool]
     row = blocks.row[dyads.row[pool]].astype(np.float64) - fitted.rows.average
     col = blocks.col[dyads.col[pool]].astype(np.float64) - fitted.cols.average
     joint = np.hstack([row, col])
@@ -170,7 +170,7 @@ def _met(fitted: Fitted, dyads: Dyads, engine: Engine) -> tuple[Array, Array]:
     average: shrunk, where there are few.
     """
     own, effective = fitted.layout.blocks(fitted.theta), fitted.effective
-    weight = np.ones(len(dyads)) if dyads.weight is None else dyads.weight
+    weight = dyads.weights
     pairs = sparse.csr_array((weight, (dyads.row, dyads.col)), shape=(len(fitted.rows), len(fitted.cols)))
     if fitted.structure.one_set:
         pairs = pairs + pairs.T
@@ -200,7 +200,7 @@ def with_mean_predictions(fitted: Fitted, dyads: Dyads, engine: Engine) -> Fitte
     predictions over the rows seen with c in training, and for two new ones the mean of all.
     """
     proba = link(engine.scores(fitted, dyads.codes, dyads.side.dyad))
-    weight = np.ones(len(dyads)) if dyads.weight is None else dyads.weight
+    weight = dyads.weights
 
     def place(owner: Codes, n: int) -> Any:
         return sparse.csr_array((weight, (owner, np.arange(len(owner)))), shape=(n, len(owner)))

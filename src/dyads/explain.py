@@ -8,6 +8,7 @@ import numpy as np
 from dyads.data.vocabulary import Codes
 from dyads.engine import Engine
 from dyads.model.fitted import Fitted
+from dyads.model.structure import with_base, without_base
 
 Array = np.ndarray[Any, Any]
 
@@ -108,15 +109,12 @@ def _of_features(features: Any, dyad: Array, weights: Array, side: str, fitted: 
 def _free(fitted: Fitted, score: Array) -> Array:
     """Scores of the free labels, relative to the base if there is one."""
     base = fitted.structure.base
-    return np.delete(score - score[:, [base]], base, axis=1) if base < score.shape[1] else score
+    return without_base(fitted.structure, score - score[:, [base]]) if base < score.shape[1] else score
 
 
 def _in_order(fitted: Fitted, found: list[Part]) -> Parts:
-    structure = fitted.structure
     dyad = np.concatenate([at for at, _, _ in found])
     name = np.concatenate([np.broadcast_to(names, at.shape) for at, names, _ in found])
     value = np.concatenate([values for _, _, values in found])
-    if structure.base < structure.n_labels:
-        value = np.insert(value, structure.base, 0, axis=1)
     order = np.argsort(dyad, kind="stable")
-    return Parts(dyad[order], name[order], fitted.log_odds(value[order]))
+    return Parts(dyad[order], name[order], fitted.log_odds(with_base(fitted.structure, value[order])))

@@ -84,6 +84,11 @@ class Dyads:
         return (self.row, self.col) if self.relation is None else (self.row, self.col, self.relation)
 
     @property
+    def weights(self) -> Floats:
+        """The weight of each observation (n,)."""
+        return np.ones(len(self)) if self.weight is None else self.weight
+
+    @property
     def total_weight(self) -> float:
         return float(len(self) if self.weight is None else self.weight.sum())
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from dyads.data.dyads import Dyads, Side
 from dyads.engine.bundles import ABSENT, Data, LabelWork, Specs, or_absent
-from dyads.engine.entity import Run
-from dyads.engine.orders import Orders
+from dyads.engine.orders import Orders, Run
 from dyads.engine.passes import Decay, DescentWork, Pulled, sgd_pass, step_pass
 from dyads.model.objective import Objective
 from dyads.model.parameters import Blocks

@@ -19,7 +19,7 @@ entities, or `SharedSums`, one large block whose sums are cut into tasks. For th
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +34,7 @@ from dyads.engine.bundles import (
     weigh,
 )
 from dyads.engine.compiled import by_type, inlined, jitable, kernel, read_if_present
-from dyads.engine.orders import Bounds, even_tasks
+from dyads.engine.orders import Bounds, Run, even_tasks
 from dyads.engine.passes import score_dyad
 from dyads.model.loss import curvature, evaluate
 from dyads.model.parameters import Blocks, Role
@@ -50,8 +50,6 @@ from dyads.model.structure import (
 )
 
 Array = np.ndarray[Any, Any]
-Run = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
-"""Maps a function over tasks, and returns what it gave in their order."""
 
 
 class Steps(NamedTuple):

@@ -23,14 +23,13 @@ from dyads.engine import scoring
 from dyads.engine.api import OwnPrior, Query
 from dyads.engine.bundles import Data, LabelWork, Specs
 from dyads.engine.descent import CellData, HostDescent
-from dyads.engine.entity import Run
-from dyads.engine.orders import Bounds, Orders, even_tasks
-from dyads.engine.passes import col_pass, loss_pass, row_pass
+from dyads.engine.orders import Bounds, Orders, Run, even_tasks
+from dyads.engine.passes import col_sums, loss_pass, row_sums
 from dyads.engine.updates import HostUpdates
 from dyads.model.fitted import Fitted
 from dyads.model.objective import Objective
 from dyads.model.parameters import Blocks
-from dyads.model.penalty import L2, Counts
+from dyads.model.penalty import Counts
 from dyads.model.structure import Structure
 
 Array = np.ndarray[Any, Any]
@@ -123,8 +122,6 @@ class Bound:
         self.counts = Counts.of(dyads, one_set) if counts is None else counts
         self.orders = Orders(dyads, one_set, int(np.clip(math.isqrt(len(dyads) // CELL), 1, MAX_GROUPS)))
 
-    penalty: L2
-
     @cached_property
     def cell_data(self) -> CellData:
         return CellData(self.penalty, self.orders, self.counts)
@@ -191,49 +188,23 @@ class Host:
         return dyads, kept
 
     def _by_row(self, theta: Array, blocks: Blocks, kept: Array, out: Blocks) -> float:
-        """Sum the loss, pull it into the rows' and the shared blocks of `out`, and keep d loss / d score in `kept`."""
-        specs, value, begin = self._specs(theta), 0.0, 0
+        """Sum the loss; write its gradient to the rows' and shared blocks of `out`, and d loss / d score to `kept`."""
+        specs, total, first = self._specs(theta), 0.0, 0
         for shard in self._bound.orders.by_row:
-            data, tasks = self._data(theta, shard.dyads), shard.sum_tasks
-            lines = kept[begin : begin + len(shard.dyads)]
-            begin += len(shard.dyads)
-            row_sums, shared = out.row[shard.owners], np.zeros((len(tasks), *out.shared.shape), theta.dtype)
-            owned = shard.owned
-
-            def part(
-                task: int,
-                owned=owned,
-                data=data,
-                tasks=tasks,
-                lines=lines,
-                row_sums=row_sums,
-                shared=shared,  # type: ignore[no-untyped-def]
-            ) -> float:
-                return row_pass(  # type: ignore[no-any-return]
-                    specs, blocks, data, owned, tasks[task], lines, self._work(theta), np.empty_like(row_sums[0]),
-                    row_sums, shared[task],
-                )  # fmt: skip
-
-            value += sum(self._run(part, range(len(tasks))))
-            out.shared[:] += shared.sum(axis=0)
-        return value
+            lines = kept[first : first + len(shard.dyads)]
+            value, rows, shared = row_sums(specs, blocks, shard, self._data(theta, shard.dyads), lines, self._run)
+            out.row[shard.owners] = rows
+            out.shared[:] += shared
+            total += value
+            first += len(shard.dyads)
+        return total
 
     def _by_col(self, theta: Array, blocks: Blocks, kept: Array, out: Blocks) -> None:
-        """Pull the loss into the columns' blocks of `out`."""
+        """Add the gradient of the loss to the columns' blocks of `out`, which with one id set are also the rows'."""
         specs = self._specs(theta)
         for shard in self._bound.orders.by_col:
-            data, owned, place, col_sums = (
-                self._data(theta, shard.dyads),
-                shard.owned,
-                shard.place,
-                out.col[shard.owners],
-            )
-
-            def part(bounds: Bounds, data=data, owned=owned, place=place, col_sums=col_sums) -> None:  # type: ignore[no-untyped-def]
-                tile = np.empty_like(col_sums[0])
-                col_pass(specs, blocks, data, owned, bounds, kept, place, self._work(theta), tile, col_sums)
-
-            self._run(part, shard.sum_tasks)
+            cols = col_sums(specs, blocks, shard, self._data(theta, shard.dyads), kept, self._run)
+            out.col[shard.owners] += cols
 
     def descent(self, theta: Array, visited: bool = False) -> HostDescent:
         return HostDescent(self.objective, self._bound.cell_data, theta, visited, self._run)

@@ -3,6 +3,7 @@
 Everything here depends on the data alone, never on who computes it: so neither does any sum.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -17,6 +18,10 @@ from dyads.model.penalty import Counts
 
 Array = np.ndarray[Any, Any]
 Bounds = tuple[int, int]
+"""The first of a run of dyads or owners, and one after the last."""
+
+Run = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
+"""Maps a function over tasks, in any order, and returns what it gave in theirs."""
 
 SHARD = 2**20
 """Dyads per shard aimed at: what is mapped from disk, copied to a device or sent to a worker at once."""
@@ -181,6 +186,11 @@ def _deal(counts: Array, n_groups: int) -> Array:
     group = np.empty(len(counts), np.int16 if n_groups**2 < 2**15 else np.int32)
     group[np.argsort(-counts, kind="stable")] = np.arange(len(counts)) % n_groups
     return group
+
+
+def in_order(function: Callable[[Any], Any], tasks: Iterable[Any]) -> list[Any]:
+    """Run tasks that depend on each other: one after the other."""
+    return [function(task) for task in tasks]
 
 
 def even_tasks(first: int, last: int) -> list[Bounds]:

@@ -7,11 +7,17 @@ business. A kernel allocates nothing: its scratch vectors are arguments.
 import math
 from typing import Any, NamedTuple
 
-from dyads.engine.bundles import TILE, add, load_scores, relation_at, weigh, weigh_all
+import numpy as np
+
+from dyads.engine.bundles import TILE, Data, LabelWork, Specs, add, load_scores, relation_at, weigh, weigh_all
 from dyads.engine.compiled import jitable, kernel, read_if_present
+from dyads.engine.orders import Bounds, Run, Shard
 from dyads.model.loss import evaluate
+from dyads.model.parameters import Blocks
 from dyads.model.penalty import slope
 from dyads.model.structure import pull_col, pull_row, pull_shared, score
+
+Array = np.ndarray[Any, Any]
 
 SHARED_BATCH = 64
 """Dyads after which SGD moves the shared blocks: every dyad touches one, and a step costs as much as a dyad."""
@@ -85,6 +91,43 @@ def col_pass(specs, blocks, data, owned, bounds, kept, place, work, tile, col_su
                     pull_col(specs.structure, a, b, h, work.g, out)
             if not whole:
                 add(col_sums[e], tile)
+
+
+def row_sums(
+    specs: Specs, blocks: Blocks, shard: Shard, data: Data, kept: Array, run: Run
+) -> tuple[float, Array, Array]:
+    """The loss of a shard of rows, its gradient by each of its rows' blocks, and by all shared blocks.
+
+    `kept` : (n, n_labels) is WRITTEN with d loss / d score of each dyad, unless it is empty. The sums of shared blocks
+    are made per task, and added in the order of tasks.
+    """
+    tasks, dtype = shard.sum_tasks, blocks.row.dtype
+    rows = np.zeros((len(shard), blocks.row.shape[1]), dtype)
+    shared = np.zeros((len(tasks), *blocks.shared.shape), dtype)
+    owned = shard.owned
+
+    def task(number: int) -> float:
+        work, tile = LabelWork.of(specs.structure.n_labels, dtype), np.empty(rows.shape[1], dtype)
+        value: float = row_pass(specs, blocks, data, owned, tasks[number], kept, work, tile, rows, shared[number])
+        return value
+
+    return sum(run(task, range(len(tasks)))), rows, shared.sum(axis=0)
+
+
+def col_sums(specs: Specs, blocks: Blocks, shard: Shard, data: Data, kept: Array, run: Run) -> Array:
+    """The gradient of the loss of a shard of columns by each of its columns' blocks.
+
+    `kept` : of all dyads, in the order of rows; if it is empty, score gradients are computed again.
+    """
+    dtype, owned = blocks.col.dtype, shard.owned
+    cols = np.zeros((len(shard), blocks.col.shape[1]), dtype)
+
+    def task(bounds: Bounds) -> None:
+        work, tile = LabelWork.of(specs.structure.n_labels, dtype), np.empty(cols.shape[1], dtype)
+        col_pass(specs, blocks, data, owned, bounds, kept, shard.place, work, tile, cols)
+
+    run(task, shard.sum_tasks)
+    return cols
 
 
 @kernel

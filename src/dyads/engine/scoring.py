@@ -10,8 +10,7 @@ from dyads.data.vocabulary import Codes
 from dyads.engine.api import Query
 from dyads.engine.bundles import ABSENT, add, relation_at
 from dyads.engine.compiled import jitable, kernel
-from dyads.engine.entity import Run
-from dyads.engine.orders import Bounds, even_tasks
+from dyads.engine.orders import Bounds, Run, even_tasks
 from dyads.metrics import log_proba
 from dyads.model.fitted import Fitted
 from dyads.model.loss import add_probabilities, expected, link, log_mean

@@ -1,6 +1,6 @@
 """Blocks that are solved for, or drawn, in turn on the CPU: each given all others; see `entity`."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from dyads.engine.entity import (
     SMALL_STEP,
     EntitySums,
     Prior,
-    Run,
     SharedSums,
     Steps,
     draw_shard,
@@ -22,7 +21,7 @@ from dyads.engine.entity import (
     solve_shard,
     solve_shared,
 )
-from dyads.engine.orders import Bounds, Orders, Shard
+from dyads.engine.orders import Bounds, Orders, Run, Shard, in_order
 from dyads.model.objective import Objective
 from dyads.model.parameters import Role, shifted
 from dyads.model.prior import Learnt, Moments, draw_side_weights
@@ -179,8 +178,3 @@ def _priors(objective: Objective, own: OwnPrior | None) -> list[Prior]:
     tables = [np.broadcast_to(x, (len(scale), len(x))) for x, scale in zip(centres, scales, strict=False)]
     tables.append(np.asarray(penalty.shared_centre, np.float64))
     return [Prior(*prior) for prior in zip(strengths, scales, tables, active, strict=True)]
-
-
-def in_order(function: Any, tasks: Iterable[Any]) -> list[Any]:
-    """Run tasks one after the other."""
-    return [function(task) for task in tasks]

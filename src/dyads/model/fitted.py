@@ -16,7 +16,7 @@ from dyads.model.loss import Loss, link
 from dyads.model.parameters import Blocks, Layout
 from dyads.model.penalty import Counts
 from dyads.model.prior import Learnt
-from dyads.model.structure import Structure, free_labels
+from dyads.model.structure import Structure, free_labels, with_base
 
 Array = np.ndarray[Any, Any]
 
@@ -296,10 +296,8 @@ class Fitted:
     def factors(self, name: str) -> Array:
         """A part of the latent weights; (n, n_labels, rank) where labels have their own, zeros for the base."""
         part = self.layout.named(self.theta)[name]
-        own = not self.structure.latent_shapes()[2]
-        if own and self.structure.base < self.structure.n_labels:
-            return np.insert(part, self.structure.base, 0, axis=1)
-        return part
+        shared_by_labels = bool(self.structure.latent_shapes()[2])
+        return part if shared_by_labels else with_base(self.structure, part)
 
     def embed(self, codes: Array, side: str) -> Array:
         """All latent weights of rows or columns (or nodes), their features' included, one vector each (n, size)."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dyads.data.dyads import Side
-from dyads.model.structure import Shapes, Structure, free_labels
+from dyads.model.structure import Shapes, Structure, free_labels, with_base, without_base
 
 Array = np.ndarray[Any, Any]
 
@@ -188,15 +188,13 @@ class Layout:
             if features is not None:
                 weights += features.T @ block[:, columns]
         if side.dyad is not None:
-            out[2][:] += side.dyad.T @ _free(self.structure, g)
+            out[2][:] += side.dyad.T @ without_base(self.structure, g)
 
     def first_scores(self, theta: Array, side: Side) -> Array | None:
         """What the scores of dyads begin at (n, n_labels), or None for zero."""
         if side.dyad is None:
             return None
-        scores = side.dyad @ self.side_weights(theta)[2]
-        base = self.structure.base
-        return np.ascontiguousarray(np.insert(scores, base, 0, axis=1) if base < self.structure.n_labels else scores)
+        return np.ascontiguousarray(with_base(self.structure, side.dyad @ self.side_weights(theta)[2]))
 
     def free(self, rank: int, bias: bool) -> Array:
         """What may move (size,): all but latent columns from `rank` on, and biases unless `bias`, of entities' own."""
@@ -251,11 +249,6 @@ def shifted(block: Array, shift: Array, columns: Array) -> Array:
     out = block.copy()
     out[:, columns] += shift
     return out
-
-
-def _free(structure: Structure, scores: Array) -> Array:
-    """The columns of the free labels."""
-    return np.delete(scores, structure.base, axis=1) if structure.base < structure.n_labels else scores
 
 
 def _total(shapes: Shapes) -> int:

@@ -395,6 +395,16 @@ def free_labels(spec: Structure) -> int:
     return spec.n_labels - (spec.base < spec.n_labels)
 
 
+def with_base(spec: Structure, free: Array, value: Any = 0) -> Array:
+    """Columns of free labels (n, free labels, ...) with one of `value` for the base, if there is one."""
+    return np.insert(free, spec.base, value, axis=1) if spec.base < spec.n_labels else free
+
+
+def without_base(spec: Structure, labels: Array) -> Array:
+    """Columns of labels (n, n_labels, ...) without that of the base, if there is one."""
+    return np.delete(labels, spec.base, axis=1) if spec.base < spec.n_labels else labels
+
+
 def latent_start(spec: Structure) -> int:
     """Where the latent part of a block begins that holds one bias, or none."""
     return free_labels(spec) if spec.n_bias == 1 else 0
