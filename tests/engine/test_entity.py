@@ -6,7 +6,7 @@ import pytest
 from dyads import LFLClassifier, LFLOrdinal
 from dyads.datasets.synthetic import make_nominal
 from dyads.engine import CPU, orders
-from dyads.engine.entity import parts_of
+from dyads.engine.sums import parts_of
 from dyads.errors import InputError
 from dyads.model.loss import Absolute, Log, evaluate
 from dyads.model.parameters import Role

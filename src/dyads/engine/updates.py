@@ -11,9 +11,6 @@ from dyads.engine.api import OwnPrior
 from dyads.engine.bundles import Data, Owned, Specs
 from dyads.engine.entity import (
     SMALL_STEP,
-    EntitySums,
-    Prior,
-    SharedSums,
     Steps,
     draw_shard,
     draw_shared,
@@ -22,6 +19,7 @@ from dyads.engine.entity import (
     solve_shared,
 )
 from dyads.engine.orders import Bounds, Orders, Run, Shard, in_order
+from dyads.engine.sums import EntitySums, Prior, SharedSums
 from dyads.model.objective import Objective
 from dyads.model.parameters import Role, shifted
 from dyads.model.prior import Learnt, Moments, draw_side_weights
