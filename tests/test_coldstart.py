@@ -351,6 +351,7 @@ def test_new_rows_and_new_columns_fold_in_together_and_nothing_else_changes():
         model.fold_in(X[:1], ["perhaps"])
 
 
+@pytest.mark.slow
 def test_nodes_and_relations_fold_in():
     rng = np.random.default_rng(0)
     block = np.arange(30) % 2

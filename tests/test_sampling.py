@@ -21,7 +21,7 @@ FAST = {"rank": 2, "solver": "gibbs", "max_iter": 30, "random_state": 0}
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::dyads.errors.NotConvergedWarning"),
-    pytest.mark.xdist_group("posterior"),  # so that its kernels are compiled by one worker
+    pytest.mark.xdist_group("blocks"),  # so that its kernels are compiled by one worker
 ]
 
 
@@ -30,6 +30,7 @@ def ordinal():
     return LFLOrdinal(**FAST, n_chains=2).fit(X, STARS)
 
 
+@pytest.mark.slow
 def test_it_beats_the_point_estimate_and_needs_no_penalty():
     data = make_nominal(n=60, rank=3, width=2.0, random_state=1)
     train, test = data.split(0.4)

@@ -31,6 +31,7 @@ def test_scikit_learns_checks(estimator, check):
     check(estimator)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", CHECKED, ids=lambda estimator: type(estimator).__name__)
 def test_weights_are_repetitions_to_the_last_digit_for_an_exact_solver(estimator):
     exact = type(estimator)(solver="newton", tol=1e-14, max_iter=5000)

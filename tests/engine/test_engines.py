@@ -66,13 +66,12 @@ def standard_prior(objective, role):
     return Learnt(np.zeros(size), np.eye(size), np.ones(size))
 
 
-def law_cases(engine):
-    """Of a slow engine fewer: each structure with the log loss."""
-    return STRUCTURES if isinstance(engine, CPU) else STRUCTURES[::2]
+FEW = [STRUCTURES[1], STRUCTURES[4], pytest.param(STRUCTURES[6], marks=pytest.mark.slow)]
+"""Of two id sets and of one, compiled once; another type of structure takes long to compile."""
 
 
 def test_the_gradient_is_the_derivative_of_the_value_and_all_engines_agree_on_both(any_engine):
-    for structure in law_cases(any_engine):
+    for structure in STRUCTURES[::2]:
         dyads = dyads_for(structure, n=25, n_rows=4, n_cols=3, weighted=True)
         objective = make_objective(structure, Log(), dyads, "inverse_sqrt")
         theta, direction = random_theta(objective), random_theta(objective, 5)
@@ -88,24 +87,20 @@ def test_the_gradient_is_the_derivative_of_the_value_and_all_engines_agree_on_bo
         np.testing.assert_allclose(gradient, expected[1], rtol=1e-10, atol=1e-12)
 
 
-def _collected(values):
-    return lambda iteration, value, theta: values.append(value)
-
-
 @pytest.mark.parametrize("solver", ["lbfgs", "newton"])
-def test_solvers_never_climb_and_end_where_the_gradient_vanishes(any_engine, solver):
-    for structure in law_cases(any_engine)[:3]:
-        dyads = dyads_for(structure, n=20, n_rows=3, n_cols=3)
-        objective = make_objective(structure, Log(), dyads)
-        values: list[float] = []
-        with any_engine.bind(objective, dyads) as problem:
-            start = random_theta(objective)
-            options = Options(max_iter=60, tol=1e-12)
-            solution = SOLVERS[solver].minimise(problem, start, options, _collected(values))
-            before, (after, gradient) = problem.value(start), problem.value_and_gradient(solution.theta)
-        assert (np.diff([before, *values]) <= 1e-9 * before).all()
-        assert after == pytest.approx(values[-1], rel=1e-9)
-        assert np.abs(gradient).max() < 0.05
+@pytest.mark.xdist_group("blocks")
+@pytest.mark.parametrize("structure", FEW, ids=repr)
+def test_solvers_never_climb_and_end_where_the_gradient_vanishes(any_engine, solver, structure):
+    dyads = dyads_for(structure, n=20, n_rows=3, n_cols=3, weighted=True)
+    objective = make_objective(structure, Log(), dyads)
+    values = []
+    with any_engine.bind(objective, dyads) as problem:
+        start, options = random_theta(objective), Options(max_iter=60, tol=1e-12)
+        solution = SOLVERS[solver].minimise(problem, start, options, lambda i, value, theta: values.append(value))
+        before, (after, gradient) = problem.value(start), problem.value_and_gradient(solution.theta)
+    assert (np.diff([before, *values]) <= 1e-9 * before).all()
+    assert after == pytest.approx(values[-1], rel=1e-9)
+    assert np.abs(gradient).max() < 0.05
 
 
 @pytest.mark.parametrize(("structure", "loss"), CROSSED, ids=repr)
@@ -362,7 +357,8 @@ def test_a_descent_that_is_restored_goes_on_as_if_nothing_had_happened(engine):
     np.testing.assert_array_equal(broken.theta(), straight.theta())
 
 
-@pytest.mark.parametrize("structure", [STRUCTURES[1], STRUCTURES[4], STRUCTURES[6]], ids=repr)
+@pytest.mark.xdist_group("blocks")
+@pytest.mark.parametrize("structure", FEW, ids=repr)
 def test_many_shards_give_what_one_gives(structure, monkeypatch):
     """Sums, block updates and draws; owners with more dyads than a tile are summed in tiles."""
     dyads = dyads_for(structure, n=9000, n_rows=6, n_cols=4, weighted=True)
@@ -383,7 +379,8 @@ def test_many_shards_give_what_one_gives(structure, monkeypatch):
         np.testing.assert_allclose(many, one, rtol=1e-10, atol=1e-11)
 
 
-@pytest.mark.parametrize("structure", [STRUCTURES[0], STRUCTURES[5]], ids=repr)
+@pytest.mark.xdist_group("blocks")
+@pytest.mark.parametrize("structure", FEW, ids=repr)
 def test_nothing_depends_on_the_order_in_which_tasks_are_computed(structure, monkeypatch):
     monkeypatch.setattr(orders, "CHUNK", 32)
     monkeypatch.setattr(orders, "ENTITY_CHUNK", 32)

@@ -15,6 +15,9 @@ from dyads.model.structure import Bilinear
 from dyads.solve import SOLVERS
 from problems import LOSSES, N_LABELS, STRUCTURES, THRESHOLDS, make_dyads, make_objective
 
+# What solves for blocks takes long to compile: one process does it for all.
+pytestmark = pytest.mark.xdist_group("blocks")
+
 # Every structure with the log loss, every loss with one structure: what a subproblem does with a loss it does with all.
 OTHERS = [(structure, Log()) for structure in STRUCTURES[1:]] + [(STRUCTURES[0], loss) for loss in LOSSES[1:]]
 
@@ -71,7 +74,7 @@ def test_sweeps_never_raise_the_objective_and_end_where_its_gradient_vanishes(st
 @pytest.mark.parametrize("structure", [STRUCTURES[0], STRUCTURES[4]], ids=repr)
 def test_any_number_of_threads_gives_the_same_sweep(structure, monkeypatch):
     monkeypatch.setattr(orders, "ENTITY_CHUNK", 16)
-    dyads = make_dyads(n=300, n_rows=40, n_cols=30, one_set=structure.one_set)
+    dyads = make_dyads(n=300, n_rows=40, n_cols=30, weighted=True, one_set=structure.one_set)
     objective = make_objective(structure, Log(), dyads)
     found = []
     for n_jobs in (1, 2, 3):

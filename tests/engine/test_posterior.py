@@ -22,7 +22,7 @@ from dyads.model.streams import SweepNoise
 from dyads.model.structure import Bilinear, Diagonal, Directed, Stereotype
 from problems import make_dyads, make_objective
 
-pytestmark = pytest.mark.xdist_group("posterior")
+pytestmark = pytest.mark.xdist_group("blocks")
 
 
 @pytest.fixture(autouse=True)
@@ -115,6 +115,7 @@ def test_gewekes_joint_distribution_test(name, monkeypatch):
     assert np.abs(z).max() < 4, z.round(1)
 
 
+@pytest.mark.slow
 def test_predictive_probabilities_match_those_of_a_grid():
     """Two rows, one column, two labels, rank 0: the rows' biases and the rest of the score are integrated on a grid."""
     row, label = np.array([0, 0, 0, 0, 1, 1, 1]), np.array([1, 1, 1, 0, 0, 0, 0])

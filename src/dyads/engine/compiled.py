@@ -122,18 +122,18 @@ def _bind_inlined(function: Callable[..., Any], choose: Callable[..., Any]) -> N
 
 
 def _uncompiled(template: Any) -> Callable[..., Any]:
-    """What makes a dispatcher of an inlined function: one that tells its types, and is not compiled for them."""
+    """What numba makes a dispatcher of an inlined function with: one that tells its types, and is not compiled."""
     jit = templates._OverloadFunctionTemplate._get_jit_decorator(template)
 
-    def with_options(**options: Any) -> Callable[..., Any]:
+    def decorator(error_model: str, fastmath: set[str], _nrt: bool) -> Callable[..., Any]:
         def decorate(function: Callable[..., Any]) -> Any:
-            dispatcher = jit(**options)(function)
+            dispatcher = jit(error_model=error_model, fastmath=fastmath, _nrt=_nrt)(function)
             dispatcher._can_compile = False
             return dispatcher
 
         return decorate
 
-    return with_options
+    return decorator
 
 
 jitable = register_jitable
