@@ -130,6 +130,17 @@ def test_no_bundle_of_a_pass_has_more_fields_than_anyone_can_hold():
                 assert len(fields) <= MOST_PARAMETERS, node.name
 
 
+def test_bundles_have_names_of_their_own():
+    """Numba takes two named tuples of one name for each other."""
+    names = [
+        node.name
+        for path in (*(SOURCE / "engine").glob("*.py"), *(SOURCE / "model").glob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and "NamedTuple" in map(ast.unparse, node.bases)
+    ]
+    assert len(set(names)) == len(names)
+
+
 def test_only_the_engine_knows_its_host():
     for path in FILES:
         if path.parent.name != "engine":

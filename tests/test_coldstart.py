@@ -377,6 +377,7 @@ def directed(seed=0):
     return pairs, (rng.random(len(pairs)) < np.where(pairs["a"] < pairs["b"], 0.8, 0.2)).astype(int)
 
 
+@pytest.mark.slow
 def test_a_nodes_roles_survive_the_file_and_a_fold_in(tmp_path):
     pairs, y = directed()
     model = LFLLink(rank=2, l2=0.3, structure="directed", random_state=0).fit(pairs, y)

@@ -21,7 +21,7 @@ from dyads.model.parameters import Layout
 from dyads.model.penalty import L2, Counts
 from dyads.model.structure import Stereotype
 from dyads.solve import Options
-from dyads.training import Run, train
+from dyads.training import FitRun, train
 
 Array = np.ndarray[Any, Any]
 
@@ -92,7 +92,7 @@ class MMMF(ClassifierMixin, BaseEstimator):
         for name in ("col_bias", "phi"):
             layout.named(free)[name][:] = False
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        run = Run(
+        run = FitRun(
             CPU(self.n_jobs),
             numeric_values(seen.classes),
             start=lambda theta: _start(layout, theta, seen.dyads.label_counts),

@@ -11,6 +11,7 @@ from dyads.data.vocabulary import Codes
 from dyads.errors import InputError, unknown_name
 from dyads.metrics import log_proba
 from dyads.model.calibrator import CALIBRATORS, Calibrator, Isotonic, Logistic, Temperature, Vector
+from dyads.model.loss import link, log_link
 
 Array = np.ndarray[Any, Any]
 
@@ -37,15 +38,14 @@ def learn_calibrator(method: str, proba: Array, label: Codes, weight: Array | No
     )
 
 
-def _mean_log(proba: Array, label: Codes, weight: Array) -> float:
-    return float(np.average(log_proba(proba[np.arange(len(label)), label]), weights=weight))
+def _mean_log(scores: Array, label: Codes, weight: Array) -> float:
+    return float(np.average(log_link(scores)[np.arange(len(label)), label], weights=weight))
 
 
 def _temperature(proba: Array, label: Codes, weight: Array, values: Array | None) -> Temperature:
-    def cost(temperature: float) -> float:
-        return -_mean_log(Temperature(temperature).apply(proba), label, weight)
-
-    return Temperature(float(minimize_scalar(cost, bounds=TEMPERATURES, method="bounded").x))
+    logs = log_proba(proba)
+    best = minimize_scalar(lambda t: -_mean_log(logs / t, label, weight), bounds=TEMPERATURES, method="bounded")
+    return Temperature(float(best.x))
 
 
 def _vector(proba: Array, label: Codes, weight: Array, values: Array | None) -> Vector:
@@ -55,10 +55,10 @@ def _vector(proba: Array, label: Codes, weight: Array, values: Array | None) -> 
 
     def cost_and_gradient(x: Array) -> tuple[float, Array]:
         """The log loss of softmax(weights log p + bias), whose derivative by these scores is that less the truth."""
-        calibrated, away = Vector(x[:n], x[n:]).apply(proba), x - start
-        slope = share * (calibrated - truth)
+        scores, away = logs * x[:n] + x[n:], x - start
+        slope = share * (link(scores) - truth)
         gradient = np.concatenate([(slope * logs).sum(axis=0), slope.sum(axis=0)])
-        cost = -_mean_log(calibrated, label, weight) + WEAK * float(away @ away) / n
+        cost = -_mean_log(scores, label, weight) + WEAK * float(away @ away) / n
         return cost, gradient + 2 * WEAK / n * away
 
     best = minimize(cost_and_gradient, start, jac=True, method="L-BFGS-B").x

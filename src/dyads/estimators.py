@@ -117,7 +117,7 @@ class LFLClassifier(_Nominal):
         probabilities are averaged over what rows of the training data are like. "mean": the mean of the predictions for
         the other id in training, which is the paper's baseline. "raise": an error. "nan": NaN probabilities.
     n_jobs : int, default -1
-        Threads; -1 is all cores. The result does not depend on it.
+        Threads; -1 and None are all cores, or their share inside a joblib worker. The result does not depend on it.
     random_state : int, RandomState or None
     verbose : int, default 0
         Above 0, each iteration is logged to the logger "dyads" (to standard error if logging is not set up).

@@ -49,7 +49,7 @@ from dyads.model.structure import STRUCTURES, Stereotype, build, is_undirected
 from dyads.predictor import Predictor
 from dyads.sampling import Chains, learn
 from dyads.solve import SAMPLER, Options
-from dyads.training import Callback, Progress, Run, Training, resume
+from dyads.training import Callback, FitRun, Progress, Training, resume
 
 Array = np.ndarray[Any, Any]
 logger = logging.getLogger("dyads")
@@ -184,7 +184,7 @@ class LFL(Predictor):
             for number in range(self.n_models):
                 start = self._warm_start(before[number], untrained) if number < len(before) else None
                 options = Options(self.max_iter, self.tol, self.learning_rate, int(rng.randint(2**31 - 1)))
-                run = Run(
+                run = FitRun(
                     self._engine,
                     numeric_values(observed.classes) if self._ordered else None,
                     self.n_init,
@@ -443,7 +443,7 @@ class LFL(Predictor):
         before, model = model, model.counted(dyads)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         options = Options(learning_rate=self.learning_rate, seed=seed)
-        run = Run(self._engine, numeric_values(model.classes) if self._ordered else None)
+        run = FitRun(self._engine, numeric_values(model.classes) if self._ordered else None)
         theta, progress = resume(self._objective(model), dyads, model.counts, start, options, n_iter, run)
         model = replace(model.trained(theta), strangeness=None)
         first = known is None

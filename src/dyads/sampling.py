@@ -19,7 +19,7 @@ from dyads.model.objective import Objective
 from dyads.model.streams import Stream, SweepNoise, random_stream
 from dyads.solve import SAMPLER, Ended, Options
 from dyads.solve.gibbs import SWEEPS, Chain, most_draws, settled_after
-from dyads.training import Callback, Progress, Run, Training, train
+from dyads.training import Callback, FitRun, Progress, Training, train
 
 Array = np.ndarray[Any, Any]
 
@@ -77,7 +77,7 @@ class Chains(NamedTuple):
 
 
 def learn(
-    objective: Objective, dyads: Dyads, solver: str, options: Options, run: Run, sampled: Chains
+    objective: Objective, dyads: Dyads, solver: str, options: Options, run: FitRun, sampled: Chains
 ) -> "tuple[Training, list[State], Diagnostics | None, list[Progress]]":
     """Minimise the objective, or draw from its posterior, as `solver` says.
 

@@ -81,7 +81,7 @@ class Training:
         return self.diverged is not None, self.objective if math.isnan(self.validation) else self.validation
 
 
-class Run(NamedTuple):
+class FitRun(NamedTuple):
     """How a fit is run, whatever the solver.
 
     Attributes
@@ -130,7 +130,7 @@ def train(
     dyads: Dyads,
     solver: str,
     options: Options,
-    run: Run,
+    run: FitRun,
 ) -> tuple[Training, list[Progress]]:
     """Minimise the objective from random starts; returns the best of them and the trace of all."""
     solver = pick_solver(solver, objective, len(dyads))
@@ -150,7 +150,7 @@ def train(
             for number, free in enumerate(stages):
                 last = number == len(stages) - 1
                 first = theta if last else np.where(_side(objective), 0, theta)
-                watch = _Watch(problem.restricted(free), held, init, n_iter, began, trace, run.callback)
+                watch = _Watch(problem, held, init, n_iter, began, trace, run.callback)
                 solution = SOLVERS[solver].minimise(problem.restricted(free), first, seeded, watch)
                 best = solution.theta if watch.best is None else watch.best
                 theta = best if last else np.where(_side(objective), theta, best)
@@ -182,7 +182,7 @@ def resume(
     theta: Array | None,
     options: Options,
     number: int,
-    run: Run,
+    run: FitRun,
 ) -> tuple[Array, Progress]:
     """One epoch of SGD over a batch of dyads, from `theta` or, if None, from a random start.
 

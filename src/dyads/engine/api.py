@@ -39,7 +39,7 @@ class Descent(Protocol):
         ...
 
     def theta(self) -> Array:
-        """The parameters (size,)."""
+        """The parameters (size,) as they are now; a later epoch may change this array."""
         ...
 
     def is_finite(self) -> bool: ...
@@ -94,7 +94,7 @@ class BlockUpdates(Protocol):
         ...
 
     def theta(self) -> Array:
-        """The parameters (size,) as they are now."""
+        """The parameters (size,) as they are now; a later update may change this array."""
         ...
 
 

@@ -14,7 +14,7 @@ from dyads.engine.compiled import jitable, read_if_present
 Array = np.ndarray[Any, Any]
 
 TILE = 2048
-"""Most dyads that are added up one by one for an owner; those of a larger one are summed in tiles of this size.
+"""Most dyads whose loss, gradient and curvature are added up one by one for an owner; more are summed in tiles.
 
 So a large owner can be cut over several workers at the bounds of tiles, and its sums stay the same.
 """
@@ -117,11 +117,7 @@ def are_several(relation):  # type: ignore[no-untyped-def]
     return True
 
 
-def _leave(weight, i, x):  # type: ignore[no-untyped-def]
-    pass
-
-
-@read_if_present(_leave)
+@read_if_present(lambda weight, i, x: None)
 def weigh_all(weight, i, x):  # type: ignore[no-untyped-def]
     """x *= weight of dyad i."""
     for k in range(x.size):

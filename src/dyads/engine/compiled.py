@@ -18,12 +18,16 @@ from numba.core import caching
 from numba.core.typing import templates
 from numba.extending import register_jitable
 
-from dyads.model import loss, penalty, streams, structure
+from dyads import metrics
+from dyads.model import loss, parameters, penalty, streams, structure
 
 
 def _sources_hash() -> str:
-    """A hash of all files with kernels: those of `model` that are bound below, and those that import this one."""
-    sources = [Path(inspect.getfile(module)).read_bytes() for module in (structure, loss, penalty, streams)]
+    """A hash of all files with kernels, or with constants that kernels read."""
+    sources = [
+        Path(inspect.getfile(module)).read_bytes()
+        for module in (structure, loss, penalty, streams, parameters, metrics)
+    ]
     engine = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
     sources += [source for source in engine if b"dyads.engine.compiled" in source or b"def kernel(" in source]
     return hashlib.sha256(b"".join(sources)).hexdigest()
@@ -91,17 +95,12 @@ OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract", "arc
 """A division that may raise is not vectorised; counting references costs a fifth."""
 
 
-def routine(function: Callable[..., Any]) -> Any:
-    """Compile a longer part of several kernels, once for all that call it."""
-    return numba.njit(nogil=True, **OPTIONS)(function)
-
-
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile a pass over dyads: no GIL, cached on disk, specialised by the types of its specs and arrays.
 
     A kernel allocates nothing (its scratch vectors are arguments) and so counts no references.
     """
-    compiled = routine(function)
+    compiled = numba.njit(nogil=True, **OPTIONS)(function)
     try:
         compiled._cache = _Cache(function)
     except (RuntimeError, OSError):

@@ -111,7 +111,7 @@ class System(NamedTuple):
 
 @jitable
 def value_at(sums, e, x, part, system, work):  # type: ignore[no-untyped-def]
-    """f at x, but for what does not depend on the moving entries; system.gx is scratch."""
+    """f at x, but for what does not depend on the moving entries; what system.gx holds afterwards means nothing."""
     return loss_at(sums, e, x, part, work) + add_prior(x, sums.prior, e, part.entry, system.gx)
 
 
@@ -220,29 +220,32 @@ def noise_pass(key, entities, Z):  # type: ignore[no-untyped-def]
         fill_normal(key, entities[n], 0, Z[n])
 
 
-def solve_shard(sums: EntitySums, X: Array, tasks: Sequence[Bounds], steps: Steps, run: Run) -> None:
-    """Move the blocks X (n, size) of a shard's entities towards their optimum, given everything else, in place.
+def solve_shard(sums: EntitySums, X: Array, tasks: Sequence[Bounds], steps: Steps, run: Run) -> Array:
+    """The blocks X (n, size) of a shard's entities, moved towards their optimum given everything else.
 
-    `tasks` are ranges of entities. X is a copy of the shard's own lines: the blocks of a pass are not written to. Nodes
-    that share a dyad are not independent: theirs is the table itself, and `run` takes them one after the other.
+    `tasks` are ranges of entities. Nodes that share a dyad depend on each other: theirs are moved in place, and `run`
+    takes them one after the other.
     """
     structure, role, size = sums.specs.structure, Role(sums.owned.role), X.shape[1]
+    X = X if role == Role.NODE else X.copy()
     if not sums.prior.active.any():
-        return
+        return X
     (whole,) = parts_of(structure, role, size, sums.blocks.shared.shape[1], size)
 
     def task(bounds: Bounds) -> None:
         newton_pass(sums, X, bounds, steps, whole, System.of(size, size), Work.of(structure, role, size, whole))
 
     run(task, tasks)
+    return X
 
 
-def draw_shard(sums: EntitySums, X: Array, tasks: Sequence[Bounds], key: Key, run: Run) -> Array:
-    """Move the blocks X of a shard's entities by one draw each, part by part; returns the share of parts accepted (n,).
+def draw_shard(sums: EntitySums, X: Array, tasks: Sequence[Bounds], key: Key, run: Run) -> tuple[Array, Array]:
+    """The blocks X of a shard's entities after one draw each, part by part, and the share of parts accepted (n,).
 
     As `solve_shard`. An entity without dyads is left alone.
     """
     structure, role, size = sums.specs.structure, Role(sums.owned.role), X.shape[1]
+    X = X if role == Role.NODE else X.copy()
     # The offsets of scores follow a feature as a whole.
     parts = parts_of(structure, role, size, sums.blocks.shared.shape[1], size if role == Role.FEATURE else PART)
     accepted = np.zeros(len(X))
@@ -254,7 +257,7 @@ def draw_shard(sums: EntitySums, X: Array, tasks: Sequence[Bounds], key: Key, ru
 
     if parts:
         run(task, tasks)
-    return accepted / max(1, len(parts))
+    return X, accepted / max(1, len(parts))
 
 
 def solve_shared(sums: SharedSums, X: Array, steps: Steps, run: Run) -> None:

@@ -26,6 +26,7 @@ from dyads.engine.descent import CellData, HostDescent
 from dyads.engine.orders import Bounds, Orders, Run, even_tasks
 from dyads.engine.passes import col_sums, loss_pass, row_sums
 from dyads.engine.updates import HostUpdates
+from dyads.errors import InputError
 from dyads.model.fitted import Fitted
 from dyads.model.objective import Objective
 from dyads.model.parameters import Blocks
@@ -94,14 +95,15 @@ class CPU:
 
     def n_threads(self) -> int:
         """How many threads are started: as many as asked for, or as are free for this process."""
-        if self.threads is not None and self.threads >= 0:
-            return self.threads
-        cores = joblib.cpu_count() + 1 + (-1 if self.threads is None else self.threads)
+        asked = -1 if self.threads is None else self.threads
+        if asked == 0:
+            raise InputError("threads=0 is not possible: expected a number of threads, or None for all cores.")
+        n = asked if asked > 0 else joblib.cpu_count() + 1 + asked
         backend, _ = get_active_backend()
         if getattr(backend, "nesting_level", 0):
             # Joblib tells its worker processes their share of the cores; its threads have none but their own.
-            cores = min(cores, int(os.environ.get("NUMBA_NUM_THREADS", "1")))
-        return max(1, cores)
+            n = min(n, int(os.environ.get("NUMBA_NUM_THREADS", "1")))
+        return max(1, n)
 
     @contextmanager
     def _run(self) -> Iterator[Run]:
@@ -203,8 +205,9 @@ class Host:
         """Add the gradient of the loss to the columns' blocks of `out`, which with one id set are also the rows'."""
         specs = self._specs(theta)
         for shard in self._bound.orders.by_col:
-            cols = col_sums(specs, blocks, shard, self._data(theta, shard.dyads), kept, self._run)
-            out.col[shard.owners] += cols
+            # Scores begin at zero, or else their gradients are kept: see `value_and_gradient`.
+            data = Data.of(shard.dyads, theta.dtype, None)
+            out.col[shard.owners] += col_sums(specs, blocks, shard, data, kept, self._run)
 
     def descent(self, theta: Array, visited: bool = False) -> HostDescent:
         return HostDescent(self.objective, self._bound.cell_data, theta, visited, self._run)

@@ -207,12 +207,12 @@ def owner_tasks(start: Array, size: int) -> list[Bounds]:
 
 
 def runs(codes: Array, start: Array) -> list[Bounds]:
-    """Ranges of neighbouring codes, of about CHUNK dyads each."""
+    """Ranges of neighbouring codes, of about ENTITY_CHUNK dyads each."""
     codes = np.unique(codes)
     if not len(codes):
         return []
     new_run = np.diff(codes, prepend=codes[0] - 2) > 1
-    full = np.diff(start[codes] // CHUNK, prepend=-1) > 0
+    full = np.diff(start[codes] // ENTITY_CHUNK, prepend=-1) > 0
     first = np.flatnonzero(new_run | full)
     last = np.append(first[1:], len(codes)) - 1
     return [(int(codes[i]), int(codes[j]) + 1) for i, j in zip(first, last, strict=True)]

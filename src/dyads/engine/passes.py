@@ -53,16 +53,18 @@ def row_pass(specs, blocks, data, owned, bounds, kept, work, tile, row_sums, sha
             out = row_sums[e] if whole else tile
             if not whole:
                 tile[:] = 0
+            value = 0.0
             for i in range(begin, min(begin + TILE, owned.start[e + 1])):
                 b = blocks.col[data.col[i]]
                 t = relation_at(data.relation, i)
                 h = blocks.shared[t]
-                total += dyad_loss(specs, a, b, h, data, i, work)
+                value += dyad_loss(specs, a, b, h, data, i, work)
                 pull_row(specs.structure, a, b, h, work.g, out)
                 pull_shared(specs.structure, a, b, h, work.g, shared_sums[t])
                 if kept.shape[0]:
                     for y in range(work.g.size):
                         kept[i, y] = work.g[y]
+            total += value
             if not whole:
                 add(row_sums[e], tile)
     return total
@@ -250,17 +252,13 @@ def distance(centres, n, x, k):  # type: ignore[no-untyped-def]
     return x[k] - centres[n, k]
 
 
-def _drop(table, n, x):  # type: ignore[no-untyped-def]
-    pass
-
-
-@read_if_present(_drop)
+@read_if_present(lambda table, n, x: None)
 def keep_pull(table, n, x):  # type: ignore[no-untyped-def]
     """table[n] += x."""
     add(table[n], x)
 
 
-@read_if_present(_drop)
+@read_if_present(lambda table, n, x: None)
 def keep_scores(table, n, x):  # type: ignore[no-untyped-def]
     """table[n] = x."""
     for k in range(x.size):

@@ -73,7 +73,7 @@ class New(NamedTuple):
         return cls(flags, flags, *map(np.empty, sizes), *(np.empty((0, size)) for size in sizes), met, met)
 
 
-class Work(NamedTuple):
+class ScoreWork(NamedTuple):
     """Scratch: a row's and a column's block a, b; scores s, probabilities p and their total, (n_labels,) each."""
 
     a: Any
@@ -83,7 +83,7 @@ class Work(NamedTuple):
     total: Any
 
     @classmethod
-    def of(cls, new: New, n_labels: int) -> "Work":
+    def of(cls, new: New, n_labels: int) -> "ScoreWork":
         blocks = np.empty_like(new.unknown_row), np.empty_like(new.unknown_col)
         return cls(*blocks, *(np.empty(n_labels) for _ in range(3)))
 
@@ -220,7 +220,7 @@ def block_scores(structure: Structure, blocks: Blocks, codes: Sequence[Codes], o
 
 def _score(structure: Structure, blocks: Blocks, pairs: Pairs, new: New, out: Array, run: Run) -> None:
     def part(bounds: Bounds) -> None:
-        score_pass(structure, blocks, pairs, new, bounds, Work.of(new, structure.n_labels), out)
+        score_pass(structure, blocks, pairs, new, bounds, ScoreWork.of(new, structure.n_labels), out)
 
     run(part, even_tasks(0, len(pairs.row)))
 
@@ -237,7 +237,7 @@ def top(model: Fitted, query: Query, run: Run) -> tuple[Array, Array]:
     asked, new = Candidates.of(query), New.of(model)
 
     def part(bounds: Bounds) -> None:
-        work, skip = Work.of(new, model.structure.n_labels), np.zeros(len(query.cols), np.bool_)
+        work, skip = ScoreWork.of(new, model.structure.n_labels), np.zeros(len(query.cols), np.bool_)
         top_pass(model.structure, model.effective, asked, new, bounds, work, skip, values, at)
 
     run(part, tasks)

@@ -145,7 +145,8 @@ class EntitySums(NamedTuple):
     ----------
     specs, data : what is summed, and over which dyads
     owned : the run of entities, and their dyads
-    blocks : effective blocks of all rows and columns, and the shared ones; of rows only those of the columns are read
+    blocks : effective blocks of all rows and columns, and the shared ones; a run of rows reads those of columns, and
+        the reverse
     prior : of the run's blocks
     """
 
@@ -156,10 +157,10 @@ class EntitySums(NamedTuple):
     prior: Prior
 
     def loss_at(self, e: int, x: Array, part: Part, work: Work) -> float:
-        return loss_pass(self, e, x, work)  # type: ignore[no-any-return]
+        return entity_loss_pass(self, e, x, work)  # type: ignore[no-any-return]
 
     def curvature_at(self, e: int, x: Array, part: Part, gx: Array, M: Array, work: Work) -> float:
-        return curvature_pass(self, e, x, part, gx, M, work)  # type: ignore[no-any-return]
+        return entity_curvature_pass(self, e, x, part, gx, M, work)  # type: ignore[no-any-return]
 
     def has_self_link(self, e: int) -> bool:
         """Whether one of an entity's dyads is of it with itself; then f may have several minima."""
@@ -195,12 +196,12 @@ class SharedSums:
         return self._tasks[t]
 
     def loss_at(self, t: int, x: Array, part: Part, work: Work) -> float:
-        return float(sum(self.run(lambda sums: loss_pass(sums, 0, x, self._work(x, part)), self.tasks(t))))
+        return float(sum(self.run(lambda sums: entity_loss_pass(sums, 0, x, self._work(x, part)), self.tasks(t))))
 
     def curvature_at(self, t: int, x: Array, part: Part, gx: Array, M: Array, work: Work) -> float:
         def task(sums: EntitySums) -> tuple[float, Array, Array]:
             some_gx, some_M = np.zeros_like(gx), np.zeros_like(M)
-            return curvature_pass(sums, 0, x, part, some_gx, some_M, self._work(x, part)), some_gx, some_M
+            return entity_curvature_pass(sums, 0, x, part, some_gx, some_M, self._work(x, part)), some_gx, some_M
 
         total = 0.0
         clear(gx, M)
@@ -224,7 +225,7 @@ def loss_at(sums: Any, e: int, x: Array, part: Part, work: Work) -> float:
 
 @by_type
 def curvature_at(sums: Any, e: int, x: Array, part: Part, gx: Array, M: Array, work: Work) -> float:
-    """The same; WRITE its gradient to gx and its curvature to the upper half of M, both of the moving entries."""
+    """Return that loss; WRITE its gradient to gx, its curvature to the upper half of M, both of the moving entries."""
     return float(sums.curvature_at(e, x, part, gx, M, work))
 
 
@@ -237,19 +238,23 @@ def has_self_link(sums: Any, e: int) -> bool:
 
 
 @kernel
-def loss_pass(sums, e, x, work):  # type: ignore[no-untyped-def]
+def entity_loss_pass(sums, e, x, work):  # type: ignore[no-untyped-def]
     """See `loss_at`."""
     specs, owned, blocks, data, s, g = sums.specs, sums.owned, sums.blocks, sums.data, work.s, work.g
+    first, last = owned.start[e], owned.start[e + 1]
     total = 0.0
-    for n in range(owned.start[e], owned.start[e + 1]):
-        i = owned.order[n]
-        score_with(specs.structure, owned, blocks, data, e, n, x, s)
-        total += weigh(data.weight, i, evaluate(specs.loss, data.label[i], s, g))
+    for begin in range(first, last, TILE):
+        value = 0.0
+        for n in range(begin, min(begin + TILE, last)):
+            i = owned.order[n]
+            score_with(specs.structure, owned, blocks, data, e, n, x, s)
+            value += weigh(data.weight, i, evaluate(specs.loss, data.label[i], s, g))
+        total += value
     return total
 
 
 @kernel
-def curvature_pass(sums, e, x, part, gx, M, work):  # type: ignore[no-untyped-def]
+def entity_curvature_pass(sums, e, x, part, gx, M, work):  # type: ignore[no-untyped-def]
     """See `curvature_at`.
 
     The sums of each tile are made by themselves, so that a large entity can be cut between tiles. The last loops add
@@ -266,10 +271,11 @@ def curvature_pass(sums, e, x, part, gx, M, work):  # type: ignore[no-untyped-de
     if last - first > TILE:
         clear(work.tile_gx, work.tile_M)
     for begin in range(first, last, TILE):
+        value = 0.0
         for n in range(begin, min(begin + TILE, last)):
             i = owned.order[n]
             a, b, h = score_with(structure, owned, blocks, data, e, n, x, s)
-            total += weigh(data.weight, i, curvature(loss, data.label[i], s, g, C))
+            value += weigh(data.weight, i, curvature(loss, data.label[i], s, g, C))
             stand_beside(structure, owned, data, e, n, a, b, partner)
             for k in range(entry.size):
                 moving[k] = partner[entry[k]]
@@ -297,6 +303,7 @@ def curvature_pass(sums, e, x, part, gx, M, work):  # type: ignore[no-untyped-de
                             cq = c * bend[p, q]
                             for j in range(end[q - 1], end[q]):
                                 M[k, j] += cq * moving[j]
+        total += value
         if last - first > TILE:
             add_sums(gx, M, work.tile_gx, work.tile_M)
             clear(gx, M)

@@ -63,28 +63,27 @@ class HostUpdates:
 
     def solve(self, role: Role, n_steps: int = 1, codes: Codes | None = None) -> float:
         table, steps = self._blocks[role.place], Steps(n_steps, SMALL_STEP, 0.0)
-        before = table.copy()
-        prior = self._prior(role, None)
         if role == Role.SHARED:
-            sums, run = self._shared_sums(prior)
+            before = table.copy()
+            sums, run = self._shared_sums(None)
             solve_shared(sums, table, steps, run)
-        else:
-            for shard, sums, tasks in self._shards(role, prior, codes):
-                X = self._lines(shard)
-                solve_shard(sums, X, tasks, steps, self._order(role))
-                table[shard.owners] = X
-        return float(np.abs(table - before).max(initial=0))
+            return float(np.abs(table - before).max(initial=0))
+        moved = 0.0
+        for shard, sums, tasks in self._shards(role, None, codes):
+            before = table[shard.owners].copy()
+            table[shard.owners] = solve_shard(sums, table[shard.owners], tasks, steps, self._order(role))
+            moved = max(moved, float(np.abs(table[shard.owners] - before).max(initial=0)))
+        return moved
 
     def draw(self, role: Role, key: Key, prior: Learnt | None = None, codes: Codes | None = None) -> Array:
-        table, penalty = self._blocks[role.place], self._prior(role, prior)
+        table = self._blocks[role.place]
         if role == Role.SHARED:
-            sums, run = self._shared_sums(penalty)
+            sums, run = self._shared_sums(prior)
             return draw_shared(sums, table, key, run)
         accepted = np.zeros(len(table))
-        for shard, sums, tasks in self._shards(role, penalty, codes):
-            X = self._lines(shard)
-            accepted[shard.owners] = draw_shard(sums, X, tasks, key, self._order(role))
-            table[shard.owners] = X
+        for shard, sums, tasks in self._shards(role, prior, codes):
+            drawn = draw_shard(sums, table[shard.owners], tasks, key, self._order(role))
+            table[shard.owners], accepted[shard.owners] = drawn
         return accepted
 
     def draw_unlabelled(self, role: Role, key: Key, prior: Learnt) -> None:
@@ -112,38 +111,36 @@ class HostUpdates:
         owned = Owned(int(Role.FEATURE), 0, start, order, by_feature.data)
         prior = Prior(precision * np.eye(width), np.ones(n), -weights, np.ones(width, np.bool_))
         data = Data.of(dyads, np.float64, self._layout.first_scores(self._theta, Side(dyad=dyads.side.dyad)))
-        moves = np.zeros_like(weights)
-        draw_shard(EntitySums(self._specs, owned, self._blocks, data, prior), moves, [(0, n)], key, in_order)
+        sums = EntitySums(self._specs, owned, self._blocks, data, prior)
+        moves, _ = draw_shard(sums, np.zeros_like(weights), [(0, n)], key, in_order)
         weights += moves
+        self._offsets.clear()
 
-    def _prior(self, role: Role, learnt: Learnt | None) -> Prior:
-        """The prior of all blocks of a role; its centre is that of effective blocks."""
-        shift = self._shift[role.place]
+    def _prior(self, role: Role, learnt: Learnt | None, owners: slice) -> Prior:
+        """The prior of some blocks of a role; its centre is that of effective blocks."""
+        shift = self._shift[role.place][owners]
         if learnt is None:
-            prior = self._priors[role.place]
+            prior = self._priors[role.place].of(owners)
             return prior._replace(centre=prior.centre + shift)
         centre = np.ascontiguousarray(learnt.mean + shift)
         return Prior(learnt.precision, np.ones(len(shift)), centre, np.ones(shift.shape[1], np.bool_))
-
-    def _lines(self, shard: Shard) -> Array:
-        """The blocks of a shard's owners: a copy, but of nodes, which are updated in order, those themselves."""
-        lines = self._blocks[shard.role.place][shard.owners]
-        return lines if shard.role == Role.NODE else lines.copy()
 
     def _order(self, role: Role) -> Run:
         return in_order if role == Role.NODE else self._run
 
     def _shards(
-        self, role: Role, prior: Prior, codes: Codes | None
+        self, role: Role, prior: Learnt | None, codes: Codes | None
     ) -> Iterator[tuple[Shard, EntitySums, list[Bounds]]]:
         for shard, data in zip(self._orders.of(role), self._data(role), strict=True):
             tasks = shard.entity_tasks if codes is None else shard.tasks_of(codes)
-            yield shard, EntitySums(self._specs, shard.owned, self._blocks, data, prior.of(shard.owners)), tasks
+            if tasks:
+                own = self._prior(role, prior, shard.owners)
+                yield shard, EntitySums(self._specs, shard.owned, self._blocks, data, own), tasks
 
-    def _shared_sums(self, prior: Prior) -> tuple[SharedSums, Run]:
+    def _shared_sums(self, learnt: Learnt | None) -> tuple[SharedSums, Run]:
         """The sums of shared blocks, and how relations are run: side by side, or one after the other if it is one."""
         within, across = (self._run, in_order) if self._layout.n_relations == 1 else (in_order, self._run)
-        sums = []
+        prior, sums = self._prior(Role.SHARED, learnt, slice(None)), []
         for shard, data in zip(self._orders.by_row, self._data(Role.ROW), strict=True):
             owned = Owned(int(Role.SHARED), 0, shard.by_relation.start, shard.by_relation.order)
             sums.append(EntitySums(self._specs, owned, self._blocks, data, prior))

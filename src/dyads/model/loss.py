@@ -13,7 +13,7 @@ import math
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from scipy.special import softmax
+from scipy.special import log_softmax, softmax
 
 from dyads.metrics import LEAST_PROBABILITY
 
@@ -407,6 +407,12 @@ def _outer(x: Array, factor: Any, C: Array) -> None:
 def link(scores: Array) -> Array:
     """Turn scores (n, n_labels) into probabilities (n, n_labels), in double precision."""
     result: Array = softmax(scores.astype(np.float64, copy=False), axis=1)
+    return result
+
+
+def log_link(scores: Array) -> Array:
+    """The log of the probabilities of scores (n, n_labels), however small these are."""
+    result: Array = log_softmax(scores.astype(np.float64, copy=False), axis=1)
     return result
 
 
