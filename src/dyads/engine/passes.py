@@ -53,18 +53,18 @@ def row_pass(specs, blocks, data, owned, bounds, kept, work, tile, row_sums, sha
             out = row_sums[e] if whole else tile
             if not whole:
                 tile[:] = 0
-            value = 0.0
+            partial = total if whole else 0.0
             for i in range(begin, min(begin + TILE, owned.start[e + 1])):
                 b = blocks.col[data.col[i]]
                 t = relation_at(data.relation, i)
                 h = blocks.shared[t]
-                value += dyad_loss(specs, a, b, h, data, i, work)
+                partial += dyad_loss(specs, a, b, h, data, i, work)
                 pull_row(specs.structure, a, b, h, work.g, out)
                 pull_shared(specs.structure, a, b, h, work.g, shared_sums[t])
                 if kept.shape[0]:
                     for y in range(work.g.size):
                         kept[i, y] = work.g[y]
-            total += value
+            total = partial if whole else total + partial
             if not whole:
                 add(row_sums[e], tile)
     return total
