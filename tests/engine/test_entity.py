@@ -103,7 +103,7 @@ def test_compiled_blocks_equal_interpreted_ones(structure, interpreted):
                     # Where no label is pinned, no score depends on what all label biases have in common.
                     continue
                 solved.solve(role, 3)
-                accepted.append(drawn.draw(role, Key.of(0, Stream.BLOCKS, role)))
+                accepted += [drawn.draw(role, Key.of(0, Stream.BLOCKS, role, number)) for number in range(4)]
             return solved.theta(), drawn.theta(), np.concatenate(accepted)
 
     compiled = moved()
