@@ -71,6 +71,7 @@ def test_sweeps_never_raise_the_objective_and_end_where_its_gradient_vanishes(st
     assert np.abs(gradient).max() < (1e-2 if isinstance(loss, Log) else 0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("structure", [STRUCTURES[0], STRUCTURES[4]], ids=repr)
 def test_any_number_of_threads_gives_the_same_sweep(structure, monkeypatch):
     monkeypatch.setattr(orders, "ENTITY_CHUNK", 16)

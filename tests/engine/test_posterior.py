@@ -173,6 +173,7 @@ def test_any_number_of_threads_draws_the_same(name):
     np.testing.assert_array_equal(found[0], found[2])
 
 
+@pytest.mark.slow
 def test_weights_act_as_repetition():
     objective, dyads = bound(Bilinear(3, 3, 1, False, 1))
     weight = np.ones(len(dyads))
@@ -190,6 +191,7 @@ def test_weights_act_as_repetition():
     np.testing.assert_allclose(*found, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_an_entity_without_dyads_is_drawn_from_the_prior_and_says_nothing_about_it():
     structure = Bilinear(2, 0, 1, False, 1)
     dyads = replace(make_dyads(20, 4, 3, n_labels=2), n_rows=3000)
