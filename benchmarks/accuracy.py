@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from core import main, rounded
 
-from dyads import Features, LFLClassifier, LFLOrdinal, LFLOrdinalCV, metrics
+from dyads import Features, Gibbs, LFLClassifier, LFLOrdinal, LFLOrdinalCV, SideInformation, metrics
 from dyads.datasets import ratings
 from dyads.tasks import TASKS
 
@@ -106,18 +106,18 @@ def ml_100k():
     side = {
         name: Features({key: table[first] for key, first in zip((kind, *list(table)[1:]), table, strict=True)})
         for name, kind, table in (
-            ("row_features", "row", whole.row_features),
-            ("col_features", "col", whole.col_features),
+            ("row", "row", whole.row_features),
+            ("col", "col", whole.col_features),
         )
     }
-    both = {"implicit": True, "interactions": 10, **side}
+    both = SideInformation(**side, interactions=10, implicit=True)
     splits = {f"u{i}": tuple(columns(part) for part in ratings.movielens_100k(f"u{i}")) for i in range(1, 6)}
     ours = {
         "dyads LFLOrdinal": lambda: LFLOrdinal(random_state=0),
-        "dyads LFLOrdinal, features and implicit": lambda: LFLOrdinal(10, random_state=0, **both),
+        "dyads LFLOrdinal, features and implicit": lambda: LFLOrdinal(10, features=both, random_state=0),
         "dyads LFLOrdinal, posterior, rank 16": lambda: LFLOrdinal(16, solver="gibbs", random_state=0),
         "dyads LFLOrdinal, posterior, rank 10, features and implicit": lambda: LFLOrdinal(
-            10, solver="gibbs", random_state=0, **both
+            10, features=both, solver="gibbs", random_state=0
         ),
     }
     return rated(splits, ours, {"svd.py": ["all"], "ordered_probit.py": []})
@@ -129,8 +129,8 @@ def ml_1m():
     held = np.random.default_rng(0).random(len(data["y"])) < 0.1
     split = tuple({name: column[which] for name, column in data.items()} for which in (~held, held))
     ours = {
-        "dyads LFLOrdinalCV, rank 10": lambda: LFLOrdinalCV(LFLOrdinal(10, random_state=0)),
-        "dyads LFLOrdinal, posterior, rank 10": lambda: LFLOrdinal(10, solver="gibbs", max_iter=150, random_state=0),
+        "dyads LFLOrdinalCV, rank 10": lambda: LFLOrdinalCV(10, random_state=0),
+        "dyads LFLOrdinal, posterior, rank 10": lambda: LFLOrdinal(10, solver=Gibbs(sweeps=150), random_state=0),
     }
     return rated({"90": split}, ours, {"svd.py": [], "ordered_probit.py": []})
 

@@ -13,13 +13,24 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parents[1]
 
 
+def solver_settings(name, **settings):
+    """Parameters for a solver; before settings were objects, they were parameters of the estimator."""
+    import dyads
+
+    if name in dir(dyads):
+        return {"solver": getattr(dyads, name)(**settings)}
+    if "sweeps" in settings:
+        settings["max_iter"] = settings.pop("sweeps")
+    return {"solver": name.lower(), **settings}
+
+
 def sgd():
     """ML-1M, rank 5: an epoch of SGD."""
     from dyads import LFLOrdinal
     from dyads.datasets.ratings import movielens_1m
 
     data = movielens_1m()
-    return LFLOrdinal(rank=5, solver="sgd", max_iter=6, tol=0.0, random_state=0).fit(data.X, data.y)
+    return LFLOrdinal(rank=5, random_state=0, **solver_settings("SGD", max_iter=6, tol=0.0)).fit(data.X, data.y)
 
 
 def sweep():
@@ -28,7 +39,7 @@ def sweep():
     from dyads.datasets.ratings import movielens_100k
 
     data = movielens_100k()
-    return LFLOrdinal(rank=16, solver="gibbs", max_iter=12, random_state=0).fit(data.X, data.y)
+    return LFLOrdinal(rank=16, random_state=0, **solver_settings("Gibbs", sweeps=12)).fit(data.X, data.y)
 
 
 def one_run(name):

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dyads import CPU, SGD
 from dyads.errors import MissingDataError
 
 
@@ -26,7 +27,7 @@ def sgd_speed():
 
     data, seconds = movielens_1m(), {}
     for n_jobs in (1, 2):
-        model = LFLClassifier(rank=5, solver="sgd", max_iter=10, tol=0.0, n_jobs=n_jobs, random_state=0)
+        model = LFLClassifier(rank=5, solver=SGD(max_iter=10, tol=0.0), engine=CPU(n_jobs), random_state=0)
         model.fit(data.X, data.y)
         epochs = np.diff(model.trace_["seconds"])[1:] / (len(data.y) / 1e6)
         seconds[n_jobs] = float(statistics.median(epochs))
@@ -48,7 +49,7 @@ def peak_of_a_fit(times):
 
     data = movielens_1m()
     X, y = {name: np.tile(column, int(times)) for name, column in data.X.items()}, np.tile(data.y, int(times))
-    parameters = {"rank": 5, "solver": "sgd", "max_iter": 1, "random_state": 0}
+    parameters = {"rank": 5, "solver": SGD(max_iter=1), "random_state": 0}
     LFLClassifier(**parameters).fit({name: column[:200_000] for name, column in X.items()}, y[:200_000])
     before = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     LFLClassifier(**parameters).fit(X, y)
@@ -67,7 +68,8 @@ rng = np.random.default_rng(0)
 X, y = rng.integers(0, 100, (5000, 2)), rng.integers(0, 5, 5000)
 first, began = [], time.perf_counter()
 note = lambda progress: first.append(time.perf_counter() - began)
-dyads.LFLClassifier(solver=sys.argv[1], max_iter=2).fit(X, y, callback=note)
+solver = {"lbfgs": dyads.LBFGS, "sgd": dyads.SGD}[sys.argv[1]](max_iter=2)
+dyads.LFLClassifier(solver=solver).fit(X, y, callback=note)
 print(json.dumps({"import dyads": round(imported, 3), sys.argv[1] + ", first iteration": round(first[0], 3)}))
 """
     found = {}

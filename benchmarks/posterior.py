@@ -13,7 +13,7 @@ import pandas as pd
 from accuracy import columns, rated
 from core import main, rounded
 
-from dyads import LFLClassifier, LFLOrdinal
+from dyads import CPU, Gibbs, LFLClassifier, LFLOrdinal
 from dyads.datasets import ratings
 from dyads.engine import posterior
 from dyads.errors import NotConvergedWarning, UnknownIdWarning
@@ -47,17 +47,17 @@ def coverage():
     of 1000 sweeps miss some. And blocks that are all standard normal, which that prior thinks unlikely.
     """
     return {
-        "drawn prior, four chains of 4000": covered(from_prior, posterior.BIAS_SPREAD, 20, n_chains=4, max_iter=4000),
-        "drawn prior, four chains of 1000": covered(from_prior, posterior.BIAS_SPREAD, 40, n_chains=4, max_iter=1000),
-        "drawn prior, one chain of 1000": covered(from_prior, posterior.BIAS_SPREAD, 40, n_chains=1, max_iter=1000),
-        "standard normal blocks, one chain of 1000": covered(standard_normal, 1.0, 40, n_chains=1, max_iter=1000),
+        "drawn prior, four chains of 4000": covered(from_prior, posterior.BIAS_SPREAD, 20, chains=4, sweeps=4000),
+        "drawn prior, four chains of 1000": covered(from_prior, posterior.BIAS_SPREAD, 40, chains=4, sweeps=1000),
+        "drawn prior, one chain of 1000": covered(from_prior, posterior.BIAS_SPREAD, 40, chains=1, sweeps=1000),
+        "standard normal blocks, one chain of 1000": covered(standard_normal, 1.0, 40, chains=1, sweeps=1000),
         "between": [0.88, 0.92],
     }
 
 
-def covered(blocks_of, bias_spread, n_sets, n_chains, max_iter):
+def covered(blocks_of, bias_spread, n_sets, chains, sweeps):
     """Coverage of all probabilities, and of those of a kind, over data sets."""
-    jobs = (joblib.delayed(covered_in)(*each, number, n_chains, max_iter) for number, each in
+    jobs = (joblib.delayed(covered_in)(*each, number, chains, sweeps) for number, each in
             enumerate(islice(data_sets(blocks_of, bias_spread), n_sets)))  # fmt: skip
     table = pd.DataFrame(joblib.Parallel(n_jobs=-1)(jobs))
     error = float(table["all"].std(ddof=0) / np.sqrt(n_sets))
@@ -81,11 +81,11 @@ def data_sets(blocks_of, bias_spread):
             yield X, y, proba, seen
 
 
-def covered_in(X, y, proba, seen, seed, n_chains, max_iter):
+def covered_in(X, y, proba, seen, seed, chains, sweeps):
     """Coverage in one data set."""
     warnings.simplefilter("ignore", NotConvergedWarning)
-    choices = {"n_chains": n_chains, "max_iter": max_iter, "random_state": seed, "n_jobs": 1}
-    model = LFLClassifier(rank=2, solver="gibbs", **choices).fit(X[seen], y[seen])
+    solver = Gibbs(sweeps=sweeps, chains=chains)
+    model = LFLClassifier(rank=2, solver=solver, random_state=seed, engine=CPU(1)).fit(X[seen], y[seen])
     low, high = np.moveaxis(model.predict_interval(X[~seen], 0.9), -1, 0)
     truth = proba[~seen]
     inside = (low <= truth) & (truth <= high)

@@ -5,7 +5,7 @@ import time
 import numpy as np
 from core import main, rounded
 
-from dyads import LFLClassifier, LFLClassifierCV, LFLOrdinal, LFLOrdinalCV, metrics, propensity
+from dyads import LFLClassifier, LFLClassifierCV, LFLOrdinal, LFLOrdinalCV, SideInformation, metrics, propensity
 from dyads.datasets import ratings
 from dyads.datasets.sources import find
 from dyads.datasets.synthetic import make_nominal
@@ -89,7 +89,7 @@ def selection():
         weight = propensity.weights(propensity.from_labels(y[by_label], y[sample]))
 
         def loss(seen, weight=None, X=X, y=y, test=test, seed=seed):
-            search = LFLClassifierCV(LFLClassifier(rank=5, random_state=seed), l2=[0.35, 0.7, 1.4])
+            search = LFLClassifierCV(5, grid={"l2__latent": [0.35, 0.7, 1.4]}, random_state=seed)
             search.fit(X[seen], y[seen], weight)
             return metrics.log_loss(y[test], search.predict_proba(X[test]), search.classes_)
 
@@ -116,11 +116,11 @@ def coat():
     """
     (X, y), (X_test, y_test) = (arrays(part) for part in ratings.coat())
     users, items = (np.loadtxt(next(find("coat").rglob(f"{side}_features.ascii"))) for side in ("user", "item"))
-    side = {"row_features": (np.arange(len(users)), users), "col_features": (np.arange(len(items)), items)}
-    weight = propensity.weights(propensity.from_features(X, **side))
+    side = SideInformation(row=(np.arange(len(users)), users), col=(np.arange(len(items)), items))
+    weight = propensity.weights(propensity.from_features(X, side.row, side.col))
     found, errors = {}, {}
     for name, w in (("unweighted", None), ("weighted by features", weight)):
-        search = LFLOrdinalCV(LFLOrdinal(random_state=0, **side)).fit(X, y, w)
+        search = LFLOrdinalCV(features=side, random_state=0).fit(X, y, w)
         proba = search.predict_proba(X_test)
         mean, median = proba @ np.arange(1, 6), 1 + (np.cumsum(proba, axis=1) >= 0.5).argmax(axis=1)
         errors[name] = np.column_stack(
@@ -147,14 +147,14 @@ def tuning():
     search = LFLOrdinalCV().fit(X, y)
     seconds = time.perf_counter() - began
     finer = {}
-    for l2 in search.best_params_["l2"] * 2.0 ** np.arange(-1.5, 1.75, 0.25):
+    for l2 in search.best_params_["l2__latent"] * 2.0 ** np.arange(-1.5, 1.75, 0.25):
         finer[float(l2)] = judged(LFLOrdinal(l2=l2, random_state=0).fit(X, y), X_test, y_test)["log-loss"]
     found = judged(search, X_test, y_test)["log-loss"]
     best, plain = min(finer.values()), LFLOrdinal(random_state=0).fit(X, y)
     return rounded(
         {
             "seconds": seconds,
-            "l2": search.best_params_["l2"],
+            "l2": search.best_params_["l2__latent"],
             "log-loss": found,
             "best of the finer grid": best,
             "above it": found / best - 1,
@@ -175,7 +175,12 @@ def defaults():
         plain = judged(kind(random_state=0).fit(X, y), X_test, y_test)["log-loss"]
         search = tuned(kind(random_state=0)).fit(X, y)
         best = judged(search, X_test, y_test)["log-loss"]
-        found[name] = {"default": plain, "tuned": best, "above": plain / best - 1, "l2": search.best_params_["l2"]}
+        found[name] = {
+            "default": plain,
+            "tuned": best,
+            "above": plain / best - 1,
+            "l2": search.best_params_["l2__latent"],
+        }
     return rounded(found) | {"asked": "above by at most 0.02"}
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from core import main, rounded
 from scipy import sparse
 
-from dyads import Features, LFLClassifier, LFLOrdinal, metrics
+from dyads import LBFGS, Features, LFLClassifier, LFLOrdinal, Newton, SideInformation, metrics
 from dyads.datasets import ratings
 from dyads.datasets.sources import find
 from dyads.engine import CPU
@@ -62,7 +62,7 @@ def cold_start():
     their standard error: over the users' means, and over all dyads (users as clusters).
     """
     seen, users, movies = movielens()
-    side = {"row_features": users, "col_features": movies}
+    side = SideInformation(row=users, col=movies)
     gathered = {}
     for seed in range(5):
         tenth = np.random.default_rng(seed).random(len(seen)) < 0.1
@@ -74,9 +74,9 @@ def cold_start():
             truth, user = test["rating"].to_numpy(), test["user"].to_numpy() + 10_000 * seed
             marginal = np.bincount(train["rating"], minlength=6)[1:] / len(train)
             for name, proba in (
-                ("joint", predicted(train, test, random_state=seed, **side)),
-                ("after", predicted(train, test, random_state=seed, side_training="after", **side)),
-                ("frozen", predicted(train, test, random_state=seed, side_training="frozen", **side)),
+                ("joint", predicted(train, test, random_state=seed, features=side)),
+                ("after", predicted(train, test, random_state=seed, features=side.replaced({"training": "after"}))),
+                ("frozen", predicted(train, test, random_state=seed, features=side.replaced({"training": "frozen"}))),
                 ("baseline", predicted(train, test, random_state=seed, unknown="mean")),
                 ("marginal", np.tile(marginal, (len(truth), 1))),
             ):
@@ -126,7 +126,7 @@ def new_books():
     books["year"] = pd.to_numeric(books["year"], errors="coerce").where(lambda year: year.between(1900, 2010))
     y, truth = train["rating"].to_numpy(), test["rating"].to_numpy()
     began = time.perf_counter()
-    model = LFLOrdinal(col_features=Features(books), random_state=0).fit(train[IDS], y)
+    model = LFLOrdinal(features=SideInformation(col=Features(books)), random_state=0).fit(train[IDS], y)
     seconds = time.perf_counter() - began
     marginal = np.bincount(y, minlength=11)[1:] / len(y)
     counts = pd.crosstab(train["user"], train["rating"]).reindex(test["user"], fill_value=0).to_numpy()
@@ -156,20 +156,19 @@ def implicit():
     """
     _, users, movies = movielens()
     train, test = (table(part) for part in ratings.movielens_100k("u1"))
-    side = {"row_features": users, "col_features": movies}
     found = {}
-    for name, choices in (
-        ("ids only", {}),
-        ("features", side),
-        ("implicit", {"implicit": True}),
-        ("implicit, interactions 5, features", {"implicit": True, "interactions": 5, **side}),
+    for name, side in (
+        ("ids only", None),
+        ("features", SideInformation(row=users, col=movies)),
+        ("implicit", SideInformation(implicit=True)),
+        ("implicit, interactions 5, features", SideInformation(users, movies, interactions=5, implicit=True)),
     ):
         rows = []
         for seed in range(3):
             began = time.perf_counter()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UnknownIdWarning)
-                model = LFLOrdinal(random_state=seed, **choices).fit(train[IDS], train["rating"])
+                model = LFLOrdinal(features=side, random_state=seed).fit(train[IDS], train["rating"])
                 seconds = time.perf_counter() - began
                 proba = model.predict_proba(test[IDS])
             mean = proba @ np.arange(1, 6)
@@ -207,11 +206,11 @@ def solvers():
     seen, _, _ = movielens()
     found = {}
     for rank, starts, choices in ((0, 1, {"tol": 1e-9, "max_iter": 2000}), (5, 5, {})):
-        for solver in ("newton", "lbfgs"):
+        for solver, kind in (("newton", Newton), ("lbfgs", LBFGS)):
             rows = []
             for seed in range(starts):
                 began = time.perf_counter()
-                model = LFLOrdinal(rank=rank, solver=solver, random_state=seed, n_jobs=1, **choices)
+                model = LFLOrdinal(rank, solver=kind(**choices), random_state=seed, engine=CPU(1))
                 model.fit(seen[IDS], seen["rating"])
                 seconds = time.perf_counter() - began
                 observed = model._read(seen[IDS], seen["rating"], None)
@@ -238,7 +237,7 @@ def many_features():
     X = np.column_stack([rng.integers(0, p, n), rng.integers(0, 2000, n)])
     y = ((features @ rng.normal(size=p))[X[:, 0]] + rng.logistic(size=n) > 0).astype(int)
     began = time.perf_counter()
-    model = LFLClassifier(row_features=(np.arange(p), features), random_state=0).fit(X, y)
+    model = LFLClassifier(features=SideInformation(row=(np.arange(p), features)), random_state=0).fit(X, y)
     seconds = time.perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return rounded({"GiB at most": 2, "GiB": peak, "seconds": seconds, "epochs": model.n_iter_})

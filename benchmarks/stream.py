@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from core import main
 from pyarrow import csv
 
-from dyads import LFLOrdinal
+from dyads import LBFGS, LFLOrdinal
 
 
 def peak_of(*arguments):
@@ -33,7 +33,9 @@ def predict():
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        LFLOrdinal(max_iter=2, random_state=0).fit(X, rng.integers(1, 6, 200_000)).save(place / "model.dyads")
+        LFLOrdinal(solver=LBFGS(max_iter=2), random_state=0).fit(X, rng.integers(1, 6, 200_000)).save(
+            place / "model.dyads"
+        )
         few = pa.table({name: column[:10] for name, column in X.items()})
         csv.write_csv(few, place / "few.csv")
         least, _ = peak_of("predict", str(place / "model.dyads"), str(place / "few.csv"), "-o", str(place / "a.csv"))

@@ -8,7 +8,7 @@ import time
 import numpy as np
 from core import main, rounded
 
-from dyads import LFLClassifier, LFLLink, LFLOrdinal, LFLRelational, metrics, pairs_from_graph
+from dyads import L2, LFLClassifier, LFLLink, LFLOrdinal, LFLRelational, metrics, pairs_from_graph
 from dyads.datasets import links, ratings
 
 
@@ -64,7 +64,7 @@ def nations():
         make = lambda l2, s=seed: LFLRelational(rank=10, l2=l2, random_state=s)  # noqa: E731
         l2 = choose(make, (0.3, 1.0, 3.0), X[~held], y[~held], seed=seed)
         shared = make(l2).fit(X[~held], y[~held])
-        apart = lambda l2, s=seed: LFLClassifier(rank=3, l2=l2, l2_bias=1.0, random_state=s)  # noqa: E731
+        apart = lambda l2, s=seed: LFLClassifier(rank=3, l2=L2(latent=l2, bias=1.0), random_state=s)  # noqa: E731
         p = np.full(len(y), np.nan)
         for t in np.unique(relation):
             own, train = relation == t, (relation == t) & ~held

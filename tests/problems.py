@@ -10,7 +10,7 @@ from dyads.model.fitted import Entities, Fitted
 from dyads.model.loss import Absolute, AllThreshold, Brier, Hinge, Log, Squared
 from dyads.model.objective import Objective
 from dyads.model.parameters import Layout
-from dyads.model.penalty import L2, Counts
+from dyads.model.penalty import Counts, Penalty
 from dyads.model.structure import Bilinear, Diagonal, Directed, Stereotype
 
 N_LABELS = 4
@@ -68,7 +68,8 @@ def make_objective(structure, loss, dyads, scaling="none", strengths=(0.7, 0.4, 
     named |= dict.fromkeys(("col_factors", "in_factors"), col) | {"phi": 0.3, "diagonal": 0.2}
     if centre is None:
         centre = np.random.default_rng(9).normal(size=layout.size)
-    return Objective(layout, loss, L2.of(layout, named, scaling, Counts.of(dyads, structure.one_set), centre))
+    shared, counts = layout.blocks(centre).shared, Counts.of(dyads, structure.one_set)
+    return Objective(layout, loss, Penalty.of(layout, named, scaling, counts, shared))
 
 
 def make_fitted(structure, theta, dyads):

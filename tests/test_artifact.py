@@ -13,7 +13,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import dyads
-from dyads import LFLClassifier, LFLOrdinal
+from dyads import LBFGS, LFLClassifier, LFLOrdinal
 from dyads.datasets.synthetic import make_store
 from dyads.errors import ModelFileError
 from dyads.model.calibrator import CALIBRATORS
@@ -114,7 +114,7 @@ def test_no_flipped_bit_of_the_zip_itself_escapes_as_another_error(path, store):
 
 
 def test_numpy_parameters_are_saved_as_numbers(store, tmp_path):
-    model = LFLClassifier(rank=np.int64(2), l2=np.float32(1.5), base=np.str_("viewed"), random_state=np.int32(0))
+    model = LFLClassifier(rank=np.int64(2), l2=np.float32(1.5), reference=np.str_("viewed"), random_state=np.int32(0))
     model.fit(store.X, store.y).save(tmp_path / "m")
     assert dyads.load(tmp_path / "m").rank == 2
     assert np.isnan(dyads.load(tmp_path / "m").trace_["validation"]).all()
@@ -195,7 +195,7 @@ def test_a_failed_save_leaves_the_old_file_and_nothing_else(model, path, monkeyp
 
 
 def test_a_loaded_model_can_be_fitted_again(path, store):
-    again = dyads.load(path).set_params(warm_start=True, max_iter=50)
+    again = dyads.load(path).set_params(warm_start=True, solver=LBFGS(max_iter=50))
     again.fit(store.X, store.y)
     assert again.converged_
 
@@ -219,7 +219,7 @@ def test_a_loaded_model_has_the_same_ids_labels_and_bits(kind, data, labels, met
     rows = data.draw(st.lists(IDS[kind], min_size=2, max_size=5, unique=True))
     X = {"row": [row for row in rows for _ in range(3)], "col": ["x", "y", "z"] * len(rows)}
     y = [labels[i * i % len(labels)] for i in range(len(X["row"]))]
-    model = LFLClassifier(rank=1, max_iter=3, random_state=0).fit(X, y)
+    model = LFLClassifier(rank=1, solver=LBFGS(max_iter=3), random_state=0).fit(X, y)
     if method is not None:
         model.calibrate(X, y, method=method)
     with tempfile.TemporaryDirectory() as folder:

@@ -6,7 +6,7 @@ import pytest
 from scipy.optimize import minimize
 from sklearn.metrics import roc_auc_score
 
-from dyads import LFLClassifier, LFLLink, LFLRelational
+from dyads import CPU, LBFGS, LFLClassifier, LFLLink, LFLRelational
 from dyads.baselines import MMMF, BothOrders, ByRelation, Marginals, MeanOdds, Neighbours
 from dyads.datasets.synthetic import make_nominal
 from dyads.errors import InputError
@@ -38,7 +38,7 @@ def test_it_minimises_what_it_says():
     rng = np.random.default_rng(0)
     X = np.array([(r, c) for r in range(8) for c in range(6) if rng.random() < 0.8])
     y = rng.integers(1, 5, len(X))
-    model = MMMF(rank=2, l2=0.5, l2_bias=0.3, solver="lbfgs", tol=1e-12, max_iter=5000, random_state=0).fit(X, y)
+    model = MMMF(rank=2, l2=0.5, l2_bias=0.3, solver=LBFGS(max_iter=5000, tol=1e-12), random_state=0).fit(X, y)
 
     def objective(flat):
         U, V = flat[:16].reshape(8, 2), flat[16:28].reshape(6, 2)
@@ -75,7 +75,7 @@ def test_it_finds_ordered_structure_and_predicts_labels():
     assert -model.score(X[~train], y[~train]) < 0.25
     assert set(model.predict(X)) <= {1, 2, 3, 4, 5}
     assert model.predict([(999, 0), (0, 999), (999, 999)]).shape == (3,)
-    again = MMMF(rank=2, l2=0.3, random_state=0, n_jobs=1).fit(X[train], y[train])
+    again = MMMF(rank=2, l2=0.3, random_state=0, engine=CPU(1)).fit(X[train], y[train])
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
 
 
@@ -145,7 +145,7 @@ def test_mmmf_refuses_what_it_cannot_be():
     for choices, says in (
         ({"rank": 0}, "rank=0"),
         ({"l2": -1}, "l2=-1"),
-        ({"solver": "gibbs"}, "'gibbs' is not known"),
+        ({"solver": "gibbs"}, "no posterior"),
     ):
         with pytest.raises(InputError, match=says):
             MMMF(**choices).fit(X, y)

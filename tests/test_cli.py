@@ -1,6 +1,5 @@
 """The command, as a user types it: every part of it end to end, and what it says when something is wrong."""
 
-import inspect
 import json
 import os
 import re
@@ -14,7 +13,8 @@ import pandas as pd
 import pytest
 
 import dyads
-from dyads.cli import app, models
+from dyads.choices import SETTINGS
+from dyads.cli import app
 from dyads.datasets import sources
 from dyads.estimators import LFLClassifier
 
@@ -61,7 +61,7 @@ def files(here, ratings):
     ratings[450:].to_csv("test.csv", index=False)
     users = pd.DataFrame({"user": [f"u{i}" for i in range(32)], "age": np.arange(32), "job": ["a", "b"] * 16})
     users.to_csv("users.csv", index=False)
-    model = dyads.LFLOrdinal(rank=2, l2=1.0, random_state=0, row="user", col="item")
+    model = dyads.LFLOrdinal(rank=2, l2=1.0, random_state=0, id_columns=("user", "item"))
     model.fit(ratings[:450][["user", "item"]], ratings[:450]["rating"]).save("model.dyads")
     return here
 
@@ -171,14 +171,33 @@ def unreachable(*arguments, **options):
     raise OSError("no network")
 
 
-def test_every_parameter_of_an_estimator_is_an_option():
-    options = set(inspect.signature(models.fit).parameters)
-    # A command has no last fit to start from, and draws a bar where an estimator logs.
-    assert set(LFLClassifier().get_params()) - options == {"warm_start", "verbose"}
-    defaults = {name: one.default for name, one in inspect.signature(models.fit).parameters.items()}
-    for name, value in LFLClassifier().get_params().items():
-        if name in options:
-            assert defaults[name] == value, name
+def test_every_parameter_of_an_estimator_is_an_option(run):
+    _, out, _ = run("fit", "--help")
+    offered = set(re.findall(r"^ +--([\w-]+)", out, re.MULTILINE))
+    # A command has no last fit to start from, draws a bar where an estimator logs, and names columns otherwise.
+    left_out = {"warm_start", "verbose", "id_columns", "features"}
+    wanted = set(LFLClassifier().get_params()) - left_out
+    for parameter, kinds in SETTINGS.items():
+        wanted |= {f"{parameter}-{field}" for kind in kinds for field in kind().get_params()}
+    wanted -= {"features-row", "features-col", "l2-latent"}
+    assert {name.replace("_", "-") for name in wanted} <= offered
+
+
+def test_an_option_of_a_settings_object_reaches_the_model(run, files):
+    options = ("--solver", "sgd", "--solver-max-iter", 3, "--l2-bias", 1.5, "--no-bias", "--engine-threads", 1)
+    code, _, err = run(*FIT, *options, "-o", "x.dyads")
+    assert code == 1, "there are no biases to penalise"
+    assert "l2 has bias=1.5" in err
+    assert run(*FIT, *options[:-3], *options[-2:], "-o", "x.dyads")[0] == 0
+    model = dyads.load("x.dyads")
+    assert model.solver == dyads.SGD(max_iter=3)
+    assert model.l2 == dyads.L2(bias=1.5)
+    code, _, err = run(*FIT, "--solver-max-iter", 3, "-o", "y.dyads")
+    assert code == 2
+    assert "solver='auto' has no settings" in err
+    code, _, err = run(*FIT, "--solver", "gibbs", "--solver-max-iter", 3, "-o", "y.dyads")
+    assert code == 2
+    assert "Gibbs has no setting 'max_iter'" in err
 
 
 def test_standard_input_and_output(files):
@@ -237,13 +256,13 @@ BAD = {
     "search for a posterior": (
         (*FIT, "--cv", "--solver", "gibbs", "-o", "x.dyads"),
         1,
-        "solver='gibbs' learns how strong its penalties are",
+        "Gibbs learns how strong its penalties are",
     ),
     "model to standard output": ((*FIT, "-o", "-"), 2, "A model cannot go to standard output"),
     "negative seed": (
         (*FIT, "--random-state", -1, "-o", "x.dyads"),
         2,
-        "Invalid value for '--random-state': Input should be greater than or equal to 0",
+        "random_state=-1: expected a seed",
     ),
     "new label": (
         ("evaluate", "model.dyads", "strange.csv", "--label", "rating"),
@@ -266,7 +285,7 @@ BAD = {
     ),
     "wrong choice": (
         (*FIT, "--solver", "lbgfs", "-o", "x.dyads"),
-        1,
+        2,
         "solver='lbgfs' is not known.*did you mean 'lbfgs'",
     ),
     "wrong option": (("fit", "train.csv", "--rnk", "2"), 2, "No such option: --rnk.*--rank"),
@@ -290,7 +309,7 @@ BAD = {
     ),
 }
 
-USAGE = {"negative seed", "wrong option", "no such command"}
+USAGE = {"wrong option", "no such command"}
 """Bad input that the parser of the command line refuses, after a line on how it is used."""
 
 

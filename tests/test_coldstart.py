@@ -15,46 +15,17 @@ from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.preprocessing import StandardScaler
 
 import dyads
-from dyads import Features, LFLClassifier, LFLLink, LFLOrdinal, LFLRelational
+from dyads import L2, LBFGS, Features, LFLClassifier, LFLLink, LFLOrdinal, LFLRelational, Newton, SideInformation
 from dyads.data.dyads import Side
 from dyads.engine import CPU
 from dyads.errors import DtypeError, InputError, UnknownIdError, UnknownIdWarning
 from dyads.model.loss import link
 from dyads.model.objective import Objective
 from dyads.model.parameters import Layout
-from dyads.model.penalty import L2, Counts
+from dyads.model.penalty import Counts, Penalty
+from dyads.solve import SOLVERS
 from problems import LOSSES, STRUCTURES, Log, central_difference, make_dyads, relative_error
-
-
-def shop(n=1500, n_users=40, n_items=30, seed=0):
-    """Users with an age and a city, items with a price and tags; labels follow the features, and a little the ids."""
-    rng = np.random.default_rng(seed)
-    users = pd.DataFrame(
-        {
-            "user": [f"u{i}" for i in range(n_users)],
-            "age": rng.integers(18, 80, n_users),
-            "city": rng.choice(["Bern", "Oslo", "Rome"], n_users),
-        }
-    )
-    items = pd.DataFrame(
-        {
-            "item": [f"i{i}" for i in range(n_items)],
-            "price": rng.gamma(2.0, 10.0, n_items),
-            "tags": [
-                list(rng.choice(["new", "red", "big"], rng.integers(0, 3), replace=False)) for _ in range(n_items)
-            ],
-        }
-    )
-    X = pd.DataFrame({"user": rng.choice(users["user"], n), "item": rng.choice(items["item"], n)})
-    young = X["user"].map(dict(zip(users["user"], users["age"] < 45, strict=True))).to_numpy()
-    red = X["item"].map(dict(zip(items["item"], ["red" in t for t in items["tags"]], strict=True))).to_numpy()
-    logits = np.column_stack([np.zeros(n), 1.5 * young + 1.0 * red, 2.0 * red - 1.0 * young])
-    noise = rng.gumbel(size=(n, 3))
-    return X, np.array(["no", "maybe", "yes"])[np.argmax(logits + noise, axis=1)], users, items
-
-
-X, Y, USERS, ITEMS = shop()
-WITH = {"row_features": Features(USERS), "col_features": Features(ITEMS), "random_state": 0}
+from shop import ITEMS, USERS, WITH, X, Y, with_features
 
 
 def quiet(function, *arguments, **choices):
@@ -79,7 +50,7 @@ def test_gradients_of_side_weights_match_central_differences(structure, interact
     data = dataclasses.replace(data, side=side)
     layout = Layout(structure, data.n_rows, data.n_cols, 1, side.widths, interactions)
     strengths = {name: 0.5 for name in layout.named(np.zeros(layout.size)) if name != "label_bias"} | {"side": 0.3}
-    penalty = L2.of(layout, strengths, "count", Counts.of(data, structure.one_set), np.zeros(layout.size))
+    penalty = Penalty.of(layout, strengths, "count", Counts.of(data, structure.one_set))
     theta = rng.normal(scale=0.5, size=layout.size)
     with CPU(1).bind(Objective(layout, Log(), penalty), data) as problem:
         value, gradient = problem.value_and_gradient(theta)
@@ -95,25 +66,29 @@ def test_without_ids_the_model_is_multinomial_logistic_regression_on_the_feature
     F = rng.normal(size=(n, p))
     y = np.argmax(F @ rng.normal(size=(p, 3)) + rng.gumbel(size=(n, 3)), axis=1)
     pairs = pd.DataFrame({"row": np.arange(n), "col": np.arange(n)})
-    common = {"rank": 0, "bias": False, "l2_side": strength, "solver": solver, "tol": 1e-13, "max_iter": 5000}
+    exact = SOLVERS[solver](max_iter=5000, tol=1e-13)
+    common = {"rank": 0, "bias": False, "l2": L2(side=strength), "solver": exact}
     if where == "dyads":
         Z = StandardScaler().fit_transform(F)
         pairs[[f"x{i}" for i in range(p)]] = F
         model = LFLClassifier(**common).fit(pairs, y)
     else:
         Z = F
-        side = "row_features" if where == "rows" else "col_features"
-        model = LFLClassifier(**{side: (np.arange(n), sp.csr_array(F))}, **common).fit(pairs, y)
+        side = SideInformation(**{{"rows": "row", "columns": "col"}[where]: (np.arange(n), sp.csr_array(F))})
+        model = LFLClassifier(features=side, **common).fit(pairs, y)
     other = LogisticRegression(C=1 / strength, tol=1e-10, max_iter=10_000).fit(Z, y)
     np.testing.assert_allclose(model.predict_proba(pairs), other.predict_proba(Z), atol=1e-4)
 
 
 @pytest.mark.parametrize("solver", ["lbfgs", "sgd", "newton"])
-@pytest.mark.parametrize("choices", [{}, {"interactions": 2}, {"implicit": True}, {"rank": 0, "interactions": 1}])
-def test_every_solver_learns_side_weights_to_the_same_objective(solver, choices):
-    common = {"l2": 1.0, "l2_side": 2.0, **WITH, "rank": 2, **choices}
-    best = LFLClassifier(solver="lbfgs", n_init=2, tol=1e-9, **common).fit(X, Y).objective_
-    found = LFLClassifier(solver=solver, n_init=2, max_iter=300, **common).fit(X, Y)
+@pytest.mark.parametrize(
+    ("rank", "choices"), [(2, {}), (2, {"interactions": 2}), (2, {"implicit": True}), (0, {"interactions": 1})]
+)
+def test_every_solver_learns_side_weights_to_the_same_objective(solver, rank, choices):
+    l2 = L2(latent=1.0 if rank else None, side=2.0)
+    common = {"l2": l2, **with_features(**choices), "rank": rank}
+    best = LFLClassifier(solver=LBFGS(tol=1e-9), n_init=2, **common).fit(X, Y).objective_
+    found = LFLClassifier(solver=SOLVERS[solver](max_iter=300), n_init=2, **common).fit(X, Y)
     assert found.objective_ == pytest.approx(best, rel=0.02)
 
 
@@ -136,12 +111,11 @@ def test_interactions_say_what_no_linear_term_can():
     pairs = np.column_stack([row, col])
     known = (row < 40) & (col < 40)
     new = (row >= 40) & (col >= 40)
-    side = {
-        "row_features": {"id": np.arange(60), "a": a.astype(bool)},
-        "col_features": {"id": np.arange(60), "b": b.astype(bool)},
-    }
-    linear = LFLClassifier(rank=0, random_state=0, **side).fit(pairs[known], y[known])
-    product = LFLClassifier(rank=0, interactions=1, random_state=0, **side).fit(pairs[known], y[known])
+    side = SideInformation(
+        row={"id": np.arange(60), "a": a.astype(bool)}, col={"id": np.arange(60), "b": b.astype(bool)}
+    )
+    linear = LFLClassifier(rank=0, features=side, random_state=0).fit(pairs[known], y[known])
+    product = clone(linear).set_params(features__interactions=1).fit(pairs[known], y[known])
     assert linear.score(pairs[new], y[new]) < 0.7
     assert product.score(pairs[new], y[new]) > 0.99
 
@@ -151,8 +125,7 @@ def test_interactions_say_what_no_linear_term_can():
 def test_orders_of_training(order, solver):
     common = {"rank": 2, "l2": 1.0, "solver": solver, "random_state": 0}
     plain = LFLClassifier(**common).fit(X, Y)
-    model = LFLClassifier(side_training=order, **common, **{k: WITH[k] for k in ("row_features", "col_features")})
-    model.fit(X, Y)
+    model = LFLClassifier(**common, features=with_features(training=order)["features"]).fit(X, Y)
     assert np.abs(model.parts_["row_bias_side"]).max() > 0.03
     if solver == "lbfgs" and order == "frozen":
         np.testing.assert_allclose(model.row_factors_, plain.row_factors_, atol=0.05)
@@ -167,7 +140,8 @@ def test_any_table_gives_the_same_model():
         (USERS.to_dict("list"), ITEMS.to_dict("list"), X.to_numpy(dtype=str)),
     ]
     found = [
-        LFLClassifier(row_features=u, col_features=i, random_state=0).fit(x, Y).predict_proba(x) for u, i, x in frames
+        LFLClassifier(features=SideInformation(row=u, col=i), random_state=0).fit(x, Y).predict_proba(x)
+        for u, i, x in frames
     ]
     for other in found[1:]:
         np.testing.assert_array_equal(found[0], other)
@@ -190,11 +164,14 @@ def test_features_of_dyads_are_the_further_columns():
 
 
 def test_scikit_learn_searches_with_feature_tables_as_parameters():
-    grid = {"l2_side": [1.0, 10.0], "row_features": [None, WITH["row_features"]]}
-    search = GridSearchCV(LFLClassifier(rank=1, random_state=0), grid, cv=KFold(2, shuffle=True, random_state=0))
+    side = WITH["features"]
+    grid = {"l2__side": [1.0, 10.0], "features__row": [None, side.row]}
+    search = GridSearchCV(
+        LFLClassifier(rank=1, features=side, random_state=0), grid, cv=KFold(2, shuffle=True, random_state=0)
+    )
     search.fit(X, Y)
     assert len(search.cv_results_["params"]) == 4
-    assert clone(search.best_estimator_).row_features is search.best_params_["row_features"]
+    assert clone(search.best_estimator_).features.row is search.best_params_["features__row"]
     assert len(repr(LFLClassifier(**WITH))) < 200
 
 
@@ -204,8 +181,8 @@ def test_scikit_learn_searches_with_feature_tables_as_parameters():
 def test_a_table_at_predict_brings_new_ids_and_overrides_known_ones():
     known = USERS.iloc[:30]
     seen = X["user"].isin(known["user"]).to_numpy()
-    model = LFLClassifier(row_features=known, col_features=ITEMS, random_state=0).fit(X[seen], Y[seen])
-    all_along = LFLClassifier(row_features=USERS, col_features=ITEMS, random_state=0).fit(X[seen], Y[seen])
+    model = LFLClassifier(features=SideInformation(row=known, col=ITEMS), random_state=0).fit(X[seen], Y[seen])
+    all_along = LFLClassifier(features=SideInformation(row=USERS, col=ITEMS), random_state=0).fit(X[seen], Y[seen])
     new = X[~seen].head(20)
     np.testing.assert_allclose(
         model.predict_proba(new, row_features=USERS.iloc[30:]), all_along.predict_proba(new), atol=1e-12
@@ -242,16 +219,16 @@ def test_other_tables_at_predict_are_refused(choices, says):
 
 def test_bad_features_at_fit_are_refused():
     with pytest.raises(InputError, match="The row id 'u.*' has labels but is not in row_features"):
-        LFLClassifier(row_features=USERS.iloc[:20]).fit(X, Y)
-    LFLClassifier(rank=1, row_features=Features(USERS.iloc[:20], absent="missing")).fit(X, Y)
+        LFLClassifier(features=SideInformation(row=USERS.iloc[:20])).fit(X, Y)
+    LFLClassifier(rank=1, features=SideInformation(row=Features(USERS.iloc[:20], absent="missing"))).fit(X, Y)
     with pytest.raises(InputError, match="'age' has no value"):
-        LFLClassifier(row_features=USERS.assign(age=np.nan)).fit(X, Y)
+        LFLClassifier(features=SideInformation(row=USERS.assign(age=np.nan))).fit(X, Y)
     with pytest.raises(DtypeError, match="an id must keep its type"):
-        LFLClassifier(row_features=USERS.assign(user=range(len(USERS)))).fit(X, Y)
-    with pytest.raises(InputError, match="interactions=2 is for features of rows and columns"):
-        LFLClassifier(interactions=2).fit(X, Y)
+        LFLClassifier(features=SideInformation(row=USERS.assign(user=range(len(USERS))))).fit(X, Y)
+    with pytest.raises(InputError, match="interactions=2, which is for features of rows and columns"):
+        LFLClassifier(features=SideInformation(interactions=2)).fit(X, Y)
     with pytest.raises(InputError, match="one kind: expected features of nodes in row_features alone"):
-        LFLLink(col_features=USERS).fit(X, Y)
+        LFLLink(features=SideInformation(col=USERS)).fit(X, Y)
     with pytest.raises(InputError, match="seen= was given without implicit=True"):
         LFLClassifier().fit(X, Y, seen=X)
     with pytest.raises(InputError, match="row_features were given, but the model was fitted without any"):
@@ -304,13 +281,12 @@ def certificate(model, X, y, side):
 @pytest.mark.parametrize("estimator", [LFLClassifier, LFLOrdinal])
 @pytest.mark.parametrize("side", ["row", "col"])
 @pytest.mark.parametrize(
-    "choices", [{}, {"l2_scaling": "count", "l2": 0.01}, WITH | {"interactions": 1}, {"base": None}]
+    "choices",
+    [{}, {"l2": L2(latent=0.01, scaling="count")}, with_features(interactions=1), {"reference": None}],
 )
 def test_folding_in_a_known_row_with_its_own_labels_gives_its_own_optimum(estimator, side, choices):
     y = Y if estimator is LFLClassifier else np.searchsorted(["maybe", "no", "yes"], Y)
-    model = estimator(**{"rank": 2, "l2": 0.5, "solver": "newton", "tol": 1e-12, "random_state": 0, **choices}).fit(
-        X, y
-    )
+    model = estimator(**{"rank": 2, "l2": 0.5, "solver": Newton(tol=1e-12), "random_state": 0, **choices}).fit(X, y)
     mine = (X["user"] == "u7" if side == "row" else X["item"] == "i7").to_numpy()
     folded = model.fold_in(X[mine], y[mine], side=side)
     assert certificate(folded, X[mine], y[mine], side) < 1e-6
@@ -425,7 +401,7 @@ def test_a_fold_in_that_would_do_nothing_or_guess_is_refused():
             learn(late, ["yes"])
     table = {"user": ["late"], "age": [30], "city": ["Rome"]}
     assert informed.fold_in(late, ["yes"], row_features=table).support(late)[0, 0] == 1
-    grown = informed.set_params(row_features=pd.concat([USERS, pd.DataFrame(table)]))
+    grown = informed.set_params(features__row=pd.concat([USERS, pd.DataFrame(table)]))
     assert grown.partial_fit(late, ["yes"]).support(late)[0, 0] == 1
     assert model.fold_in(X[:2].assign(user="w"), ["yes", "never"], sample_weight=[1, 0]) is not model
 
@@ -433,7 +409,7 @@ def test_a_fold_in_that_would_do_nothing_or_guess_is_refused():
 def test_weights_act_as_repetition_for_ids_without_labels_too():
     weight = np.where(Y == "yes", 3.0, 1.0)
     times = np.repeat(np.arange(len(X)), weight.astype(int))
-    common = {"rank": 1, "l2": 1.0, "solver": "lbfgs", "tol": 1e-12, "random_state": 0}
+    common = {"rank": 1, "l2": 1.0, "solver": LBFGS(tol=1e-12), "random_state": 0}
     weighted = LFLClassifier(**common).fit(X, Y, weight)
     repeated = LFLClassifier(**common).fit(X.iloc[times], Y[times])
     ask = pd.DataFrame({"user": ["?"] * 4, "item": ["i0", "i1", "i2", "i3"]})
@@ -441,7 +417,9 @@ def test_weights_act_as_repetition_for_ids_without_labels_too():
 
 
 def test_probabilities_too_small_for_a_number_have_finite_log_odds():
-    model = LFLClassifier(rank=1, row_features=USERS[["user", "age"]], l2_side=0.001, random_state=0).fit(X, Y)
+    model = LFLClassifier(
+        rank=1, features=SideInformation(row=USERS[["user", "age"]]), l2=L2(side=0.001), random_state=0
+    ).fit(X, Y)
     ask, table = pd.DataFrame({"user": ["new"], "item": ["i0"]}), {"user": ["new"], "age": [1e6]}
     assert np.isfinite(model.log_odds(ask, row_features=table)).all()
     assert np.isfinite(model.explain(ask, row_features=table)["value"]).all()
@@ -460,7 +438,9 @@ def test_implicit_sets_know_rows_that_have_no_labels():
     y = np.where(genre[col] == taste[row], 1, 0) ^ (rng.random(len(row)) < 0.1)
     pairs = np.column_stack([row, col])
     old = row < 150
-    model = LFLClassifier(rank=2, interactions=1, l2=1.0, l2_side=1.0, implicit=True, random_state=0)
+    model = LFLClassifier(
+        rank=2, features=SideInformation(interactions=1, implicit=True), l2=L2(latent=1.0, side=1.0), random_state=0
+    )
     model.fit(pairs[old], y[old], seen=pairs[~old])
     # Who goes by the majority of what a row has seen gets 0.82.
     assert dyads.metrics.auc(y[~old], model.predict_proba(pairs[~old]), model.classes_) > 0.78
@@ -492,8 +472,8 @@ def test_partial_fit_accepts_labels_to_come():
     )
     assert model.predict_proba(X[:5]).shape == (5, 3)
     model.partial_fit(X[Y == "yes"], Y[Y == "yes"])
-    with pytest.raises(InputError, match="implicit=True, which needs all dyads at once"):
-        LFLClassifier(implicit=True).partial_fit(X, Y)
+    with pytest.raises(InputError, match="that needs all dyads at once"):
+        LFLClassifier(features=SideInformation(implicit=True)).partial_fit(X, Y)
 
 
 def test_partial_fit_moves_little_by_a_little():
@@ -508,7 +488,7 @@ def test_partial_fit_moves_little_by_a_little():
 
 def test_partial_fit_penalises_features_by_the_share_of_a_batch():
     y = (X["user"].map(USERS.set_index("user")["age"]) < 45).astype(int).to_numpy()
-    common = {"rank": 0, "row_features": USERS[["user", "age"]], "l2_side": 30.0, "random_state": 0}
+    common = {"rank": 0, "features": SideInformation(row=USERS[["user", "age"]]), "random_state": 0}
     found = []
     for n_parts in (1, 25):
         model = LFLClassifier(**common)
@@ -521,10 +501,10 @@ def test_partial_fit_penalises_features_by_the_share_of_a_batch():
 
 def test_warm_start_refuses_other_interactions():
     model = LFLClassifier(rank=2, warm_start=True, **WITH).fit(X, Y)
-    again = model.set_params(max_iter=1).fit(X, Y)
+    again = model.set_params(solver=LBFGS(max_iter=1)).fit(X, Y)
     assert again.n_iter_ == 1
     with pytest.raises(InputError, match="interactions of the last fit: they changed"):
-        model.set_params(interactions=2).fit(X, Y)
+        model.set_params(features__interactions=2).fit(X, Y)
 
 
 # --------------------------------------------------------------------------------------------------- the model file
@@ -532,21 +512,24 @@ def test_warm_start_refuses_other_interactions():
 
 def test_a_loaded_model_knows_which_column_of_a_table_holds_the_ids(tmp_path):
     table = USERS[["age", "city", "user"]]
-    model = LFLClassifier(rank=1, row_features=Features(table, "user"), random_state=0).fit(X, Y)
+    model = LFLClassifier(rank=1, features=SideInformation(row=Features(table, "user")), random_state=0).fit(X, Y)
     model.save(tmp_path / "model")
     loaded = dyads.load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.predict_proba(X, row_features=table), model.predict_proba(X))
 
 
-@pytest.mark.parametrize("choices", [WITH | {"interactions": 1}, {"implicit": True}, {"unknown": "mean"}])
+@pytest.mark.parametrize(
+    "choices", [with_features(interactions=1), {"features": SideInformation(implicit=True)}, {"unknown": "mean"}]
+)
 def test_a_saved_model_keeps_its_features(tmp_path, choices):
     new = X["user"].isin(["u1", "u2"]).to_numpy()
     model = LFLClassifier(rank=2, l2=1.0, **choices).fit(X[~new], Y[~new])
     model.save(tmp_path / "model")
     loaded = dyads.load(tmp_path / "model")
-    ask = (lambda m: m.predict_proba(X)) if "row_features" in choices else (lambda m: quiet(m.predict_proba, X))
+    with_tables = "features" in choices and choices["features"].row is not None
+    ask = (lambda m: m.predict_proba(X)) if with_tables else (lambda m: quiet(m.predict_proba, X))
     np.testing.assert_array_equal(ask(loaded), ask(model))
-    if "row_features" in choices:
+    if with_tables:
         more = {"user": ["new"], "age": [33], "city": ["Rome"]}
         pair = pd.DataFrame({"user": ["new"], "item": ["i1"]})
         np.testing.assert_array_equal(

@@ -8,7 +8,7 @@ import dyads
 from dyads import LFLClassifier, LFLLink, LFLOrdinal, LFLRelational
 from dyads.datasets.synthetic import make_nominal
 from dyads.errors import InputError, UnknownIdWarning
-from test_coldstart import WITH, X, Y
+from shop import WITH, X, Y
 
 STARS = 1 + np.searchsorted(["maybe", "no", "yes"], Y)
 
@@ -66,7 +66,7 @@ def test_explanations_recommendations_and_fold_in_are_of_the_average():
     assert len(model.ask("u3", n=3)) == 3
     calibrated = folded.calibrate(X[:300], STARS[:300])
     np.testing.assert_allclose(calibrated.predict_proba(X[:9]).sum(axis=1), 1)
-    with pytest.raises(InputError, match="n_models=2, which needs all dyads at once"):
+    with pytest.raises(InputError, match="partial_fit does not go with n_models=2"):
         model.partial_fit(X, STARS)
 
 

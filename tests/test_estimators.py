@@ -14,7 +14,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.preprocessing import OneHotEncoder
 
 import dyads
-from dyads import LFLClassifier, LFLOrdinal, metrics
+from dyads import L2, LBFGS, SGD, LFLClassifier, LFLOrdinal, metrics
 from dyads.data.observations import read_observations
 from dyads.datasets.synthetic import make_nominal, make_store
 from dyads.engine import CPU
@@ -27,6 +27,7 @@ from dyads.errors import (
     UnknownIdWarning,
     VanishedWarning,
 )
+from dyads.solve import SOLVERS
 
 BOTH_SOLVERS = pytest.mark.parametrize("solver", ["lbfgs", "sgd"])
 
@@ -49,7 +50,7 @@ def test_rank_zero_is_multinomial_logistic_regression(n_labels, weighted):
     y = y % n_labels
     weight = np.random.default_rng(1).uniform(0.2, 3, len(y)) if weighted else None
     l2 = 0.8
-    model = LFLClassifier(rank=0, l2=l2, l2_bias=None, solver="lbfgs", tol=1e-13, max_iter=5000)
+    model = LFLClassifier(rank=0, l2=L2(bias=l2), solver=LBFGS(max_iter=5000, tol=1e-13))
     model.fit(X, y, sample_weight=weight)
     encoder = OneHotEncoder().fit(X)
     rival = LogisticRegression(C=1 / l2, tol=1e-10, max_iter=20000).fit(encoder.transform(X), y, weight)
@@ -63,7 +64,7 @@ def test_rank_zero_is_multinomial_logistic_regression(n_labels, weighted):
 @pytest.mark.parametrize("loss", ["log", "brier", "absolute", "squared"])
 def test_lbfgs_ends_at_a_stationary_point(loss):
     X, y = ratings()
-    model = LFLOrdinal(rank=2, loss=loss, l2=1.0, solver="lbfgs", tol=1e-14, max_iter=5000, random_state=0).fit(X, y)
+    model = LFLOrdinal(rank=2, loss=loss, l2=1.0, solver=LBFGS(max_iter=5000, tol=1e-14), random_state=0).fit(X, y)
     decreases = -np.diff(model.trace_["objective"])
     assert (decreases >= -1e-9).all(), "L-BFGS never climbs"
     seen = read_observations(X, y, None)
@@ -76,9 +77,9 @@ def test_lbfgs_ends_at_a_stationary_point(loss):
 def test_both_solvers_minimise_the_same_objective():
     data = make_nominal(n=60, rank=2, width=2.0, random_state=1)
     for scaling, l2 in (("none", 1.0), ("inverse_sqrt", 5.0), ("count", 0.01)):
-        common = {"rank": 2, "l2": l2, "l2_bias": None, "l2_scaling": scaling, "random_state": 0, "n_init": 3}
+        common = {"rank": 2, "l2": L2(latent=l2, bias=l2, scaling=scaling), "random_state": 0, "n_init": 3}
         batch = LFLClassifier(solver="lbfgs", **common).fit(data.X, data.y)
-        steps = LFLClassifier(solver="sgd", tol=1e-5, max_iter=400, **common).fit(data.X, data.y)
+        steps = LFLClassifier(solver=SGD(max_iter=400, tol=1e-5), **common).fit(data.X, data.y)
         assert steps.objective_ == pytest.approx(batch.objective_, rel=0.02)
         difference = np.abs(steps.predict_proba(data.X) - batch.predict_proba(data.X)).mean()
         assert difference < 0.05
@@ -110,11 +111,13 @@ def test_a_checkerboard_is_learnt(solver):
 def test_the_same_seed_gives_the_same_model_with_one_and_two_threads(solver):
     data, _ = make_store(n_shoppers=200, n_products=150).split(0.9)
     models = [
-        LFLClassifier(rank=3, solver=solver, n_jobs=n_jobs, random_state=3, max_iter=8).fit(data.X, data.y)
+        LFLClassifier(rank=3, solver=SOLVERS[solver](max_iter=8), engine=CPU(n_jobs), random_state=3).fit(
+            data.X, data.y
+        )
         for n_jobs in (1, 2)
     ]
     assert models[0].fitted_.theta.tobytes() == models[1].fitted_.theta.tobytes()
-    other = LFLClassifier(rank=3, solver=solver, random_state=4, max_iter=8).fit(data.X, data.y)
+    other = LFLClassifier(rank=3, solver=SOLVERS[solver](max_iter=8), random_state=4).fit(data.X, data.y)
     assert other.fitted_.theta.tobytes() != models[0].fitted_.theta.tobytes()
 
 
@@ -122,7 +125,7 @@ def test_the_same_seed_gives_the_same_model_with_one_and_two_threads(solver):
 def test_scaling_weights_and_penalties_together_changes_nothing(solver):
     X, y = ratings()
     models = [
-        LFLClassifier(rank=2, l2=k, l2_bias=k, solver=solver, random_state=0).fit(X, y, np.full(len(y), k))
+        LFLClassifier(rank=2, l2=L2(latent=k, bias=k), solver=solver, random_state=0).fit(X, y, np.full(len(y), k))
         for k in (1.0, 1e-4, 1e4)
     ]
     for model, k in zip(models, (1.0, 1e-4, 1e4), strict=True):
@@ -154,7 +157,7 @@ def test_the_same_table_in_any_library_gives_the_same_model():
 @pytest.mark.parametrize("base", ["bought", "viewed", None])
 def test_the_base_has_no_weights_and_zero_log_odds(base):
     data, _ = make_store(n_shoppers=40, n_products=30).split(0.8)
-    model = LFLClassifier(rank=2, base=base, random_state=0).fit(data.X, data.y)
+    model = LFLClassifier(rank=2, reference=base, random_state=0).fit(data.X, data.y)
     odds = model.log_odds(data.X)
     np.testing.assert_allclose(np.exp(odds) / np.exp(odds).sum(1, keepdims=True), model.predict_proba(data.X))
     if base is None:
@@ -182,7 +185,7 @@ def test_two_labels_pin_the_first_by_default():
 def test_without_biases_the_label_bias_remains():
     X, y = ratings()
     marginal = np.bincount(y)[1:] / len(y)
-    model = LFLClassifier(rank=0, bias=False, tol=1e-12).fit(X, y)
+    model = LFLClassifier(rank=0, bias=False, solver=LBFGS(tol=1e-12)).fit(X, y)
     np.testing.assert_allclose(model.predict_proba(X[:2]), [marginal, marginal], atol=1e-6)
 
 
@@ -191,14 +194,14 @@ def test_separate_penalties_act_on_their_blocks(scaling):
     X, y = ratings()
 
     def norms(**penalty):
-        model = LFLClassifier(rank=2, l2=0.5, l2_scaling=scaling, random_state=0, **penalty).fit(X, y)
+        model = LFLClassifier(rank=2, l2=L2(latent=0.5, scaling=scaling, **penalty), random_state=0).fit(X, y)
         named = model.fitted_.layout.named(model.fitted_.theta)
         return {name: np.linalg.norm(part) for name, part in named.items()}
 
-    plain = norms(l2_bias=None)
-    assert norms(l2_bias=100.0)["row_bias"] < 0.2 * plain["row_bias"]
-    assert norms(l2_bias=None, l2_row=100.0)["row_factors"] < 0.2 * plain["row_factors"]
-    assert norms(l2_bias=None, l2_col=100.0)["col_factors"] < 0.2 * plain["col_factors"]
+    plain = norms(bias=0.5)
+    assert norms(bias=100.0)["row_bias"] < 0.2 * plain["row_bias"]
+    assert norms(bias=0.5, row=100.0)["row_factors"] < 0.2 * plain["row_factors"]
+    assert norms(bias=0.5, col=100.0)["col_factors"] < 0.2 * plain["col_factors"]
 
 
 # ---------------------------------------------------------------------------------------------------- predictions
@@ -268,7 +271,7 @@ def test_an_unknown_row_is_an_average_row():
     """Rows of one kind much more frequent than the others: the average leans to them."""
     X = [["often", c] for c in range(30)] * 3 + [["seldom", c] for c in range(10)]
     y = ["yes"] * 85 + ["no"] * 5 + ["no"] * 10
-    model = LFLClassifier(rank=0, l2_bias=0.1).fit(X, y)
+    model = LFLClassifier(rank=0, l2=L2(bias=0.1)).fit(X, y)
     with pytest.warns(UnknownIdWarning):
         new = model.predict_proba([["new", 3]])[0, 1]
     often, seldom = model.predict_proba([["often", 3], ["seldom", 3]])[:, 1]
@@ -295,10 +298,10 @@ def test_no_dyads_give_no_predictions():
 def test_columns_are_found_by_name_in_any_order():
     X, y = ratings()
     frame = pd.DataFrame({"item": X[:, 1], "user": X[:, 0]})
-    model = LFLClassifier(rank=1, row="user", col="item", random_state=0).fit(frame, y)
+    model = LFLClassifier(rank=1, id_columns=("user", "item"), random_state=0).fit(frame, y)
     assert set(model.row_ids_) == set(X[:, 0])
     np.testing.assert_array_equal(model.predict_proba(frame), model.predict_proba(frame[["user", "item"]]))
-    swapped = LFLClassifier(rank=1, row="1", col="0").fit(X, y)
+    swapped = LFLClassifier(rank=1, id_columns=("1", "0")).fit(X, y)
     assert set(swapped.row_ids_) == set(X[:, 1])
 
 
@@ -321,9 +324,11 @@ def test_restarts_keep_the_best_objective_and_the_trace_tells_them_apart():
 def test_early_stopping_keeps_the_iterate_of_least_held_out_loss(solver):
     X, y = ratings(n=1500, n_rows=60, n_cols=60)
     model = LFLClassifier(
-        rank=8, l2=0.01, l2_bias=0.01, solver=solver, early_stopping=True, random_state=0, max_iter=200
+        rank=8, l2=L2(latent=0.01, bias=0.01), solver=SOLVERS[solver](max_iter=200), early_stopping=0.1, random_state=0
     ).fit(X, y)
-    overfitted = LFLClassifier(rank=8, l2=0.01, l2_bias=0.01, solver=solver, random_state=0, max_iter=200)
+    overfitted = LFLClassifier(
+        rank=8, l2=L2(latent=0.01, bias=0.01), solver=SOLVERS[solver](max_iter=200), random_state=0
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotConvergedWarning)
         overfitted.fit(X, y)
@@ -336,7 +341,7 @@ def test_early_stopping_keeps_the_iterate_of_least_held_out_loss(solver):
 def test_an_entity_held_out_altogether_is_not_left_at_random(solver):
     X, y = ratings(n=300)
     lonely = np.column_stack([np.arange(1000, 1040), np.full(40, 100)])
-    model = LFLClassifier(rank=2, solver=solver, early_stopping=True, validation_fraction=0.5, random_state=0)
+    model = LFLClassifier(rank=2, solver=solver, early_stopping=0.5, random_state=0)
     model.fit(np.vstack([X, lonely]), np.append(y, y[:40]))
     sizes = np.linalg.norm(model.row_factors_[model.row_ids_ >= 1000], axis=(1, 2))
     assert (sizes == 0).sum() > 10
@@ -345,7 +350,7 @@ def test_an_entity_held_out_altogether_is_not_left_at_random(solver):
 
 def test_a_warm_start_continues_and_knows_ids_by_name():
     X, y = ratings()
-    model = LFLClassifier(rank=2, l2=1.0, solver="lbfgs", tol=1e-9, warm_start=True, random_state=0).fit(X, y)
+    model = LFLClassifier(rank=2, l2=1.0, solver=LBFGS(tol=1e-9), warm_start=True, random_state=0).fit(X, y)
     first, iterations = model.objective_, model.n_iter_
     model.fit(X[::-1], y[::-1])
     assert model.n_iter_ < iterations / 2
@@ -404,7 +409,7 @@ def test_auto_chooses_the_solver_by_size():
 def test_not_converging_is_a_warning_and_readable():
     X, y = ratings()
     with pytest.warns(NotConvergedWarning, match="stopped after 2 iterations"):
-        model = LFLClassifier(rank=2, max_iter=2).fit(X, y)
+        model = LFLClassifier(rank=2, solver=LBFGS(max_iter=2)).fit(X, y)
     assert not model.converged_
 
 
@@ -412,9 +417,8 @@ def test_not_converging_is_a_warning_and_readable():
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_divergence_is_a_named_error_and_the_last_finite_state_is_kept(solver):
     X, y = ratings()
-    parameters = {"learning_rate": 1e38} if solver == "sgd" else {}
     weight = np.full(len(y), 1e306 if solver == "lbfgs" else 1.0)
-    model = LFLClassifier(rank=2, solver=solver, random_state=0, **parameters)
+    model = LFLClassifier(rank=2, solver=SGD(learning_rate=1e38) if solver == "sgd" else solver, random_state=0)
     with pytest.raises(DivergenceError, match=r"(iteration|epoch) \d+.*(l2|learning_rate)"):
         model.fit(X, y, weight)
     assert np.isfinite(model.predict_proba(X)).all()
@@ -438,7 +442,7 @@ def test_fit_alters_no_parameter_and_nothing_is_learnt_before_it():
 def test_scikit_learn_can_clone_search_and_pickle():
     X, y = ratings()
     search = GridSearchCV(
-        LFLClassifier(rank=1, random_state=0, n_jobs=1), {"l2": [1.0, 10.0]}, cv=2, scoring="neg_log_loss"
+        LFLClassifier(rank=1, random_state=0, engine=CPU(1)), {"l2": [1.0, 10.0]}, cv=2, scoring="neg_log_loss"
     )
     search.fit(X, y)
     assert search.best_params_["l2"] in (1.0, 10.0)
@@ -458,8 +462,8 @@ GOOD_X, GOOD_Y = ratings(n=50)
     [
         ({}, GOOD_X[:, :1], GOOD_Y, None, r"1 feature\(s\) \(shape=\(50, 1\)\) while a minimum of 2 is required"),
         ({}, np.column_stack([GOOD_X, GOOD_Y]), GOOD_Y, None, "Column '2' of X holds the labels.*Drop '2'"),
-        ({"row": "user"}, GOOD_X, GOOD_Y, None, "no column 'user'.*'0', '1'"),
-        ({"row": "0", "col": "0"}, GOOD_X, GOOD_Y, None, "both name"),
+        ({"id_columns": ("user", None)}, GOOD_X, GOOD_Y, None, "no column 'user'.*'0', '1'"),
+        ({"id_columns": ("0", "0")}, GOOD_X, GOOD_Y, None, "twice"),
         ({}, GOOD_X, GOOD_Y[:-1], None, "50 dyads but 49 labels"),
         ({}, GOOD_X, GOOD_Y, np.ones(3), "50 dyads but 3 weights"),
         ({}, GOOD_X, GOOD_Y, -np.ones(50), "negative"),
@@ -472,20 +476,20 @@ GOOD_X, GOOD_Y = ratings(n=50)
         ({"l2": -1.0}, GOOD_X, GOOD_Y, None, "l2=-1.0"),
         ({"l2": np.nan}, GOOD_X, GOOD_Y, None, "l2=nan"),
         ({"n_init": 0}, GOOD_X, GOOD_Y, None, "n_init=0"),
-        ({"learning_rate": 0}, GOOD_X, GOOD_Y, None, "learning_rate=0"),
-        ({"validation_fraction": 1.0}, GOOD_X, GOOD_Y, None, "validation_fraction"),
+        ({"early_stopping": 1.0}, GOOD_X, GOOD_Y, None, "early_stopping=1.0"),
+        ({"early_stopping": True}, GOOD_X, GOOD_Y, None, "such as 0.1"),
         ({"loss": "logg"}, GOOD_X, GOOD_Y, None, "did you mean 'log'"),
         ({"structure": "bilnear"}, GOOD_X, GOOD_Y, None, "did you mean 'bilinear'"),
         ({"solver": "lbgfs"}, GOOD_X, GOOD_Y, None, "did you mean 'lbfgs'"),
-        ({"l2_scaling": "counts"}, GOOD_X, GOOD_Y, None, "did you mean 'count'"),
         ({"unknown": "rise"}, GOOD_X, GOOD_Y, None, "did you mean 'raise'"),
-        ({"base": 77}, GOOD_X, GOOD_Y, None, "base=77 is no label"),
-        ({"base": [1, 2]}, GOOD_X, GOOD_Y, None, "is no label"),
+        ({"reference": 77}, GOOD_X, GOOD_Y, None, "reference=77 is not a label"),
+        ({"reference": [1, 2]}, GOOD_X, GOOD_Y, None, "is not a label"),
         ({"loss": None}, GOOD_X, GOOD_Y, None, "loss=None is not known"),
         ({"loss": dyads.Absolute(delta=-1.0)}, GOOD_X, GOOD_Y, None, "delta=-1.0"),
-        ({"n_jobs": 0}, GOOD_X, GOOD_Y, None, "n_jobs=0"),
+        ({"engine": "gpu"}, GOOD_X, GOOD_Y, None, "engine='gpu' is not known"),
+        ({"features": {"row": 1}}, GOOD_X, GOOD_Y, None, "expected SideInformation"),
+        ({"id_columns": "user"}, GOOD_X, GOOD_Y, None, "expected 2 names"),
         ({"bias": "no"}, GOOD_X, GOOD_Y, None, "True or False"),
-        ({"validation_fraction": None}, GOOD_X, GOOD_Y, None, "validation_fraction=None"),
         ({"loss": "squared"}, GOOD_X, GOOD_Y, None, "LFLOrdinal"),
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, str | dict) else "",
@@ -528,5 +532,5 @@ def test_predicting_before_fitting_is_an_error():
 
 def test_duplicate_dyads_are_legal_observations():
     X = [["a", "x"]] * 3 + [["a", "x"], ["b", "y"]]
-    model = LFLClassifier(rank=0, l2_bias=1e-3).fit(X, ["yes", "yes", "yes", "no", "no"])
+    model = LFLClassifier(rank=0, l2=L2(bias=1e-3)).fit(X, ["yes", "yes", "yes", "no", "no"])
     assert model.predict_proba([["a", "x"]])[0, 1] == pytest.approx(0.75, abs=0.02)

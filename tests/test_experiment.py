@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dyads import experiment
+from dyads import SGD, Gibbs, experiment
 from dyads.datasets.sources import find
 from dyads.errors import DyadsError, InputError, MissingDataError
 from dyads.tasks import TASKS, Task
@@ -26,9 +26,15 @@ def folder(tmp_path_factory):
 
 def lightened(method):
     """The same with two values of its grid, and few iterations."""
-    fewer = {} if method.estimator in ("Marginals", "Neighbours", "LinkScore") else {"max_iter": 4}
+    fewer = {}
+    if method.estimator not in ("Marginals", "Neighbours", "LinkScore"):
+        fewer = {"solver": Gibbs(sweeps=4) if method.posterior else SGD(max_iter=4)}
     grid = {name: values[: 1 if place else 2] for place, (name, values) in enumerate(method.grid.items())}
-    return replace(method, grid=grid, parameters=method.parameters | fewer)
+    return replace(
+        method,
+        grid=grid,
+        parameters={name: value for name, value in method.parameters.items() if "solver" not in name} | fewer,
+    )
 
 
 def runs():
@@ -88,6 +94,10 @@ class Spy:
 
     def get_params(self):
         return {"penalty": self.penalty}
+
+    def set_params(self, penalty):
+        self.penalty = penalty
+        return self
 
     def fit(self, X, y):
         Spy.fitted.append(set(X["row"].tolist()))

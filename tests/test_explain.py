@@ -7,10 +7,10 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from dyads import LFLClassifier, LFLLink, LFLOrdinal, LFLRelational
+from dyads import LFLClassifier, LFLLink, LFLOrdinal, LFLRelational, SideInformation
 from dyads.errors import InputError, UnknownIdWarning
 from dyads.report import plot_explanation
-from test_coldstart import ITEMS, USERS, WITH, X, Y
+from shop import ITEMS, USERS, WITH, X, Y, with_features
 
 NUMBERS = np.searchsorted(["maybe", "no", "yes"], Y)
 
@@ -22,12 +22,12 @@ def sums(table, n, n_labels):
 
 
 @pytest.mark.parametrize("estimator", [LFLClassifier, LFLOrdinal])
-@pytest.mark.parametrize("choices", [{}, {"base": "first"}, {"bias": False}, WITH, WITH | {"interactions": 1}])
+@pytest.mark.parametrize("choices", [{}, {"reference": "first"}, {"bias": False}, WITH, with_features(interactions=1)])
 @pytest.mark.parametrize("solver", ["lbfgs", "sgd"])
 def test_parts_sum_to_the_log_odds(estimator, choices, solver):
     y = Y if estimator is LFLClassifier else NUMBERS
-    if "base" in choices:
-        choices = {"base": np.unique(y)[0]}
+    if "reference" in choices:
+        choices = {"reference": np.unique(y)[0]}
     model = estimator(**{"rank": 2, "l2": 0.5, "solver": solver, "random_state": 0, **choices}).fit(X, y)
     strange = pd.DataFrame({"user": ["u1", "?", "?"], "item": ["?", "i1", "?"]})
     for pairs in (X.head(40), strange):
@@ -70,7 +70,9 @@ def test_links_and_relations_are_explained_too():
     y = (pairs.sum(axis=1) % 2).astype(int)
     node = {"id": np.arange(20), "odd": np.arange(20) % 2 == 1}
     for structure in ("symmetric", "spectral", "directed"):
-        model = LFLLink(rank=2, l2=0.3, structure=structure, row_features=node, random_state=0).fit(pairs, y)
+        model = LFLLink(rank=2, l2=0.3, structure=structure, features=SideInformation(row=node), random_state=0).fit(
+            pairs, y
+        )
         told = model.explain(pairs[:9]).to_pandas()
         np.testing.assert_allclose(sums(told, 9, 2), model.log_odds(pairs[:9]), atol=1e-10)
         assert any(part.startswith("col: odd") for part in told["part"])

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse
 
 import dyads
-from dyads import LFLLink, LFLOrdinal, LFLRelational, metrics, pairs_from_graph
+from dyads import L2, LBFGS, LFLLink, LFLOrdinal, LFLRelational, metrics, pairs_from_graph
 from dyads.errors import InputError, UnknownIdError, UnknownIdWarning
 from dyads.model.loss import link
 
@@ -228,7 +228,7 @@ def clubs(seed=0):
     return pd.concat(X, ignore_index=True), np.concatenate(y).astype(int)
 
 
-@pytest.mark.parametrize("choices", [{}, {"structure": "mixture", "n_bases": 2}], ids=str)
+@pytest.mark.parametrize("choices", [{}, {"structure": "mixture", "n_terms": 2}], ids=str)
 @SOLVERS
 def test_relations_share_weights_and_their_likeness_is_read(choices, solver, tmp_path):
     X, y = clubs()
@@ -254,7 +254,7 @@ def test_an_unknown_relation_follows_the_policy():
 
 def test_a_warm_start_knows_relations_by_name():
     X, y = clubs()
-    model = LFLRelational(rank=3, l2=0.5, tol=1e-9, warm_start=True, random_state=0).fit(X, y)
+    model = LFLRelational(rank=3, l2=0.5, solver=LBFGS(tol=1e-9), warm_start=True, random_state=0).fit(X, y)
     first, iterations = model.objective_, model.n_iter_
     model.fit(X[::-1], y[::-1])
     assert model.objective_ <= first * (1 + 1e-6)
@@ -268,7 +268,7 @@ def test_columns_keep_their_places_in_tables_without_names():
     X, y = clubs()
     codes = X["relation"].map({"likes": 0, "visits": 1, "avoids": 2})
     turned = pd.DataFrame({"relation": codes, "club": X["club"], "person": X["person"]})
-    model = LFLRelational(rank=3, row="person", col="club", random_state=0, l2=0.5).fit(turned, y)
+    model = LFLRelational(rank=3, id_columns=("person", "club"), random_state=0, l2=0.5).fit(turned, y)
     np.testing.assert_array_equal(model.predict_proba(turned.to_numpy()), model.predict_proba(turned))
 
 
@@ -304,10 +304,10 @@ def test_the_choice_of_base_hardly_matters_for_ordered_labels():
     y = np.clip(np.round(3 + taste[X[:, 0], X[:, 1]] + rng.normal(scale=0.4, size=900)), 1, 5).astype(int)
     losses = []
     for base in (None, 1, 3, 5):
-        model = LFLOrdinal(rank=2, l2=1.0, base=base, n_init=2, random_state=0).fit(X[:700], y[:700])
+        model = LFLOrdinal(rank=2, l2=1.0, reference=base, n_init=2, random_state=0).fit(X[:700], y[:700])
         losses.append(metrics.log_loss(y[700:], model.predict_proba(X[700:]), model.classes_))
     assert max(losses) < 1.1 * min(losses)
-    as_many = LFLOrdinal(rank=2, l2=1.0, n_bases=5, random_state=0).fit(X, y)
+    as_many = LFLOrdinal(rank=2, l2=1.0, n_terms=5, random_state=0).fit(X, y)
     assert as_many.parts_["phi"].shape == (1, 5, 5)
 
 
@@ -318,10 +318,10 @@ def test_the_choice_of_base_hardly_matters_for_ordered_labels():
         (LFLLink(structure="bilinear"), [0, 1, 1], "does not fit LFLLink.*'symmetric'.*LFLClassifier or LFLOrdinal"),
         (LFLOrdinal(structure="symmetric"), [1, 2, 3], "does not fit LFLOrdinal.*Use LFLLink"),
         (LFLLink(structure="symetric"), [0, 1, 1], "did you mean 'symmetric'"),
-        (LFLOrdinal(structure="stereotype", n_bases=4), [1, 2, 3], "no more bases than labels"),
+        (LFLOrdinal(structure="stereotype", n_terms=4), [1, 2, 3], "no more terms than labels"),
         (LFLOrdinal(structure="stereotype"), [1, 2, 2], "three or more labels"),
-        (LFLOrdinal(structure="bilinear", n_bases=2), [1, 2, 3], "n_bases=2 is for"),
-        (LFLLink(l2_row=2.0), [0, 1, 1], "l2_row=2.0 is for weights of rows"),
+        (LFLOrdinal(structure="bilinear", n_terms=2), [1, 2, 3], "n_terms=2 is for"),
+        (LFLLink(l2=L2(row=2.0)), [0, 1, 1], "l2 has row=2.0"),
     ],
     ids=str,
 )

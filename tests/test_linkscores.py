@@ -4,7 +4,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from dyads import LFLLink, metrics
+from dyads import L2, LFLLink, metrics
 from dyads.errors import InputError
 from dyads.linkscores import KINDS, LinkScore, WithLinkScores
 
@@ -56,7 +56,7 @@ def test_features_of_a_pair_do_not_know_its_label():
     X, y = {"a": row, "b": col}, (rng.random(len(row)) < 0.3).astype(int)
     held = rng.random(len(y)) < 0.3
     train, test = ({name: column[which] for name, column in X.items()} for which in (~held, held))
-    model = WithLinkScores(LFLLink(rank=0, bias=False, l2_side=1.0, random_state=0)).fit(train, y[~held])
+    model = WithLinkScores(LFLLink(rank=0, bias=False, l2=L2(side=1.0), random_state=0)).fit(train, y[~held])
     proba = model.predict_proba(test)
     share = y[~held].mean()
     chance = metrics.log_loss(y[held], np.tile([1 - share, share], (held.sum(), 1)), [0, 1])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dyads
-from dyads import LFLClassifier, LFLLink, LFLOrdinal, LFLRelational, page
+from dyads import Gibbs, LFLClassifier, LFLLink, LFLOrdinal, LFLRelational, page
 from dyads.datasets.synthetic import make_nominal, make_relations, make_store
 
 pytest.importorskip("matplotlib")
@@ -61,7 +61,7 @@ def lines(text):
     return {first: re.findall("<td>(.*?)</td>", others) for first, others in found}
 
 
-GIBBS = LFLOrdinal(rank=2, solver="gibbs", max_iter=5, random_state=0)
+GIBBS = LFLOrdinal(rank=2, solver=Gibbs(sweeps=5), random_state=0)
 MAPS = ["Map of rows by their latent weights", "Map of columns by their latent weights"]
 
 

@@ -9,9 +9,9 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from dyads import LFLClassifier, LFLLink, LFLOrdinal, LFLRelational
+from dyads import SGD, LFLClassifier, LFLLink, LFLOrdinal, LFLRelational
 from dyads.errors import InputError, UnknownIdError, UnknownIdWarning
-from test_coldstart import WITH, X, Y
+from shop import WITH, X, Y
 
 STARS = 1 + np.searchsorted(["maybe", "no", "yes"], Y)
 MODEL = LFLOrdinal(rank=2, l2=0.3, random_state=0).fit(X, STARS)
@@ -75,7 +75,7 @@ def test_relations_have_their_own_best():
 
 def test_exclusions_are_read_like_the_data():
     swapped = X[["item", "user"]]
-    model = LFLOrdinal(rank=1, row="user", col="item", random_state=0).fit(swapped, STARS)
+    model = LFLOrdinal(rank=1, id_columns=("user", "item"), random_state=0).fit(swapped, STARS)
     one, other = (model.recommend(["u3"], n=30, exclude=table) for table in (swapped, swapped.to_numpy(dtype=str)))
     assert one.equals(other)
     kinds = pd.DataFrame({"a": ["x", "x", "y", "y"], "b": ["p", "q", "p", "q"], "kind": ["s", "t", "s", "t"]})
@@ -124,7 +124,7 @@ def test_memory_stays_flat():
     rng = np.random.default_rng(0)
     n = 20_000
     X = np.column_stack([np.arange(n), np.arange(n)])
-    model = LFLClassifier(rank=1, solver="sgd", max_iter=1, tol=0.0).fit(X, rng.integers(0, 2, n))
+    model = LFLClassifier(rank=1, solver=SGD(max_iter=1, tol=0.0)).fit(X, rng.integers(0, 2, n))
     model.recommend(np.arange(2), n=3)
     tracemalloc.start()
     model.recommend(np.arange(50), n=3, by=1)

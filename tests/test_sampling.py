@@ -7,17 +7,19 @@ import pandas as pd
 import pytest
 
 import dyads
-from dyads import LFLClassifier, LFLLink, LFLOrdinal, LFLRelational, report
+from dyads import Gibbs, LFLClassifier, LFLLink, LFLOrdinal, LFLRelational, SideInformation, report
 from dyads.data.dyads import Dyads
 from dyads.datasets.synthetic import make_nominal
 from dyads.engine import CPU, Query
 from dyads.errors import InputError, NotConvergedWarning, UnknownIdWarning
 from dyads.model.loss import link
-from dyads.solve.gibbs import Chain, settled_after
-from test_coldstart import ITEMS, USERS, X, Y
+from dyads.solve.gibbs import Chain, burn_in_length
+from shop import ITEMS, USERS, X, Y
 
 STARS = 1 + np.searchsorted(["maybe", "no", "yes"], Y)
-FAST = {"rank": 2, "solver": "gibbs", "max_iter": 30, "random_state": 0}
+FAST = {"rank": 2, "solver": Gibbs(sweeps=30), "random_state": 0}
+PAIR = FAST | {"solver": Gibbs(sweeps=30, chains=2)}
+"""Two chains."""
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::dyads.errors.NotConvergedWarning"),
@@ -27,7 +29,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def ordinal():
-    return LFLOrdinal(**FAST, n_chains=2).fit(X, STARS)
+    return LFLOrdinal(**PAIR).fit(X, STARS)
 
 
 @pytest.mark.slow
@@ -41,7 +43,7 @@ def test_it_beats_the_point_estimate_and_needs_no_penalty():
 
     point = min(loss(rank=8, l2=l2) for l2 in (0.1, 0.3, 1.0, 3.0))
     # One chain finds one of several modes, so whether it alone wins depends on the seed.
-    sampled = [loss(rank=rank, solver="gibbs", max_iter=120, n_chains=3) for rank in (8, 16)]
+    sampled = [loss(rank=rank, solver=Gibbs(sweeps=120, chains=3)) for rank in (8, 16)]
     assert sampled[0] < point
     assert sampled[1] < sampled[0] + 0.03, "too large a rank does little harm"
 
@@ -98,7 +100,9 @@ def test_features_are_sampled_too_and_tell_new_ids_apart():
     pairs = pd.DataFrame({"user": np.repeat(np.arange(n), 12), "item": np.tile(np.arange(12), n)})
     chance = 1 / (1 + np.exp(-2.0 * users["likes"].to_numpy()[pairs["user"]]))
     y = (rng.random(len(pairs)) < chance).astype(int)
-    model = LFLClassifier(rank=1, solver="gibbs", max_iter=60, row_features=users, random_state=0).fit(pairs, y)
+    model = LFLClassifier(rank=1, solver=Gibbs(sweeps=60), features=SideInformation(row=users), random_state=0).fit(
+        pairs, y
+    )
     new = model.predict_proba(pd.DataFrame({"user": [n, n + 1], "item": [0, 0]}))[:, 1]
     assert new[0] < 0.3
     assert new[1] > 0.7
@@ -110,14 +114,14 @@ def test_features_are_sampled_too_and_tell_new_ids_apart():
 @pytest.mark.parametrize(
     ("kind", "choices"),
     [
-        (LFLOrdinal, {"row_features": USERS, "col_features": ITEMS, "interactions": 1, "implicit": True}),
-        (LFLClassifier, {"structure": "stereotype", "n_bases": 2}),
+        (LFLOrdinal, {"features": SideInformation(row=USERS, col=ITEMS, interactions=1, implicit=True)}),
+        (LFLClassifier, {"structure": "stereotype", "n_terms": 2}),
     ],
 )
 def test_folding_in_gives_a_new_row_draws_of_its_own(kind, choices):
     model = kind(**FAST, **choices).fit(X, STARS)
     mine = X[X["user"] == "u3"]
-    rows = choices.get("row_features")
+    rows = choices["features"].row if "features" in choices else None
     named = mine.assign(user="copy")
     given = {} if rows is None else {"row_features": rows[rows["user"] == "u3"].assign(user="copy")}
     folded = model.fold_in(named, STARS[X["user"] == "u3"], **given)
@@ -146,29 +150,29 @@ def test_links_and_relations_are_sampled():
 
 
 def test_a_chain_that_is_stopped_and_goes_on_is_the_one_that_never_was(tmp_path):
-    whole = LFLOrdinal(**FAST, n_chains=2, n_jobs=1).fit(X, STARS)
+    whole = LFLOrdinal(**PAIR, engine=CPU(1)).fit(X, STARS)
     seen = []
 
     def stop(progress):
         seen.append(progress)
         return len(seen) == 41
 
-    broken = LFLOrdinal(**FAST, n_chains=2).fit(X, STARS, callback=stop, checkpoint=tmp_path / "chains")
+    broken = LFLOrdinal(**PAIR).fit(X, STARS, callback=stop, checkpoint=tmp_path / "chains")
     assert (broken.n_iter_, broken.converged_) == (11, False)
-    again = LFLOrdinal(**FAST, n_chains=2).fit(X, STARS, checkpoint=tmp_path / "chains")
+    again = LFLOrdinal(**PAIR).fit(X, STARS, checkpoint=tmp_path / "chains")
     np.testing.assert_array_equal(again.predict_proba(X), whole.predict_proba(X))
     assert again.diagnostics_ == whole.diagnostics_
-    longer = LFLOrdinal(**{**FAST, "max_iter": 40}, n_chains=2).fit(X, STARS, checkpoint=tmp_path / "chains")
+    longer = LFLOrdinal(**FAST | {"solver": Gibbs(sweeps=40, chains=2)}).fit(X, STARS, checkpoint=tmp_path / "chains")
     assert longer.n_iter_ == 40
     with pytest.raises(InputError, match="other data or another model"):
-        LFLOrdinal(**FAST, n_chains=2).fit(X[1:], STARS[1:], checkpoint=tmp_path / "chains")
+        LFLOrdinal(**PAIR).fit(X[1:], STARS[1:], checkpoint=tmp_path / "chains")
 
 
 def test_a_checkpoint_that_cannot_be_kept_is_told_before_the_first_sweep(tmp_path):
     seen = []
     for choices, path, says in (
         ({}, tmp_path / "none" / "chains", "no place"),
-        ({"early_stopping": True}, tmp_path / "chains", "early_stopping"),
+        ({"early_stopping": 0.1}, tmp_path / "chains", "early_stopping"),
     ):
         with pytest.raises(InputError, match=says):
             LFLOrdinal(**FAST, **choices).fit(X, STARS, callback=seen.append, checkpoint=path)
@@ -202,7 +206,7 @@ def test_a_row_whose_labels_are_all_held_out_is_a_draw_from_the_prior(monkeypatc
     monkeypatch.setattr(Dyads, "hold_out", hold_out_the_last_row)
     found = []
     for label in (1, 3):
-        model = LFLOrdinal(**FAST, n_chains=2, early_stopping=True).fit(pairs, np.append(STARS, label))
+        model = LFLOrdinal(**PAIR, early_stopping=0.1).fit(pairs, np.append(STARS, label))
         found.append(np.array([one.layout.blocks(one.theta).row[-1].ravel() for one in model.fitted_.every]))
     assert model.row_ids_[-1] == "held"
     assert [(len(kept), kept.row_counts[-1], len(held)) for kept, held in parts] == [(len(X), 0, 1)] * 2
@@ -217,13 +221,13 @@ def test_a_row_whose_labels_are_all_held_out_is_a_draw_from_the_prior(monkeypatc
 
 def test_the_running_held_out_loss_is_told_and_stops_early():
     seen = []
-    model = LFLOrdinal(**{**FAST, "max_iter": 200}, early_stopping=True).fit(X, STARS, callback=seen.append)
+    model = LFLOrdinal(**FAST | {"solver": Gibbs(sweeps=200)}, early_stopping=0.1).fit(X, STARS, callback=seen.append)
     assert np.isfinite([progress.validation for progress in seen]).all()
     assert model.n_iter_ < 200
 
 
 def test_draws_fit_into_their_memory():
-    model = LFLOrdinal(**FAST, draw_memory=0.05).fit(X, STARS)
+    model = LFLOrdinal(**FAST | {"solver": Gibbs(sweeps=30, memory=0.05)}).fit(X, STARS)
     one = model.fitted_.theta.nbytes
     assert 2 <= len(model.fitted_.every) <= 0.05 * 2**20 / one
 
@@ -255,21 +259,18 @@ def test_thompson_sampling_tries_what_is_uncertain(ordinal):
 
 
 def test_chains_that_have_not_mixed_are_told():
-    with pytest.warns(NotConvergedWarning, match="Raise max_iter"):
-        model = LFLOrdinal(rank=2, solver="gibbs", max_iter=4, n_chains=2, random_state=0).fit(X, STARS)
+    with pytest.warns(NotConvergedWarning, match="Raise sweeps"):
+        model = LFLOrdinal(rank=2, solver=Gibbs(sweeps=4, chains=2), random_state=0).fit(X, STARS)
     assert not model.converged_
 
 
 @pytest.mark.parametrize(
     ("choices", "message"),
     [
-        ({"loss": "brier"}, "no likelihood"),
-        ({"bias": False, "row_features": USERS}, "own weights"),
-        ({"interactions": 3, "row_features": USERS}, "own weights"),
-        ({"solver": "lbfgs", "n_chains": 2}, "n_chains"),
-        ({"n_chains": 0}, "n_chains"),
-        ({"draw_memory": -1}, "draw_memory"),
-        ({"n_models": 2}, "n_chains"),
+        ({"loss": "brier"}, "not a likelihood"),
+        ({"bias": False, "features": SideInformation(row=USERS)}, "own weights"),
+        ({"features": SideInformation(row=USERS, interactions=3)}, "own weights"),
+        ({"n_models": 2}, "chains"),
     ],
 )
 def test_what_cannot_be_sampled_is_said(choices, message):
@@ -293,8 +294,8 @@ def test_what_needs_draws_says_so(ordinal):
 def test_settling_is_found_where_a_fall_ends():
     rng = np.random.default_rng(0)
     fall = 10 * np.exp(-np.arange(200) / 8) + 0.1 * rng.normal(size=200)
-    assert 20 < settled_after(fall) < 60
-    assert settled_after(rng.normal(size=200)) < 60
+    assert 20 < burn_in_length(fall) < 60
+    assert burn_in_length(rng.normal(size=200)) < 60
 
 
 def test_thinning_keeps_evenly_spaced_draws():
@@ -319,7 +320,7 @@ def test_thinning_keeps_evenly_spaced_draws():
 
 def test_new_columns_have_in_a_search_for_the_best_the_scores_they_have_alone():
     cold = pd.concat([ITEMS, ITEMS[:2].assign(item=["cold1", "cold2"])])
-    model = LFLOrdinal(**FAST, col_features=cold).fit(X, STARS).fitted_
+    model = LFLOrdinal(**FAST, features=SideInformation(col=cold)).fit(X, STARS).fitted_
     rows, cols, values = np.arange(3), np.arange(len(model.cols)), np.array([1.0, 2.0, 3.0])
     assert (model.cols.counts == 0).sum() == 2
     for one in (model, model.every[0], model.every[-1].one_draw()):
@@ -330,7 +331,7 @@ def test_new_columns_have_in_a_search_for_the_best_the_scores_they_have_alone():
 
 
 def test_predictions_hold_no_more_than_one_draw_at_a_time():
-    model = LFLOrdinal(**FAST, draw_memory=1.0).fit(X, STARS)
+    model = LFLOrdinal(**FAST | {"solver": Gibbs(sweeps=30, memory=1.0)}).fit(X, STARS)
     many = pd.concat([X] * 20)
     model.predict_proba(X)
     tracemalloc.start()
@@ -343,7 +344,7 @@ def test_predictions_hold_no_more_than_one_draw_at_a_time():
 
 def test_a_fit_that_is_stopped_keeps_only_what_had_settled():
     alone = LFLOrdinal(**FAST).fit(X, STARS)
-    stopped = LFLOrdinal(**FAST, n_chains=2).fit(X, STARS, callback=lambda p: (p.init, p.iteration) == (1, 1))
+    stopped = LFLOrdinal(**PAIR).fit(X, STARS, callback=lambda p: (p.init, p.iteration) == (1, 1))
     assert alone.diagnostics_["burn_in"] > 0
     assert stopped.diagnostics_["burn_in"] == alone.diagnostics_["burn_in"]
     np.testing.assert_array_equal(stopped.predict_proba(X), alone.predict_proba(X))

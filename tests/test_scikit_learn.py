@@ -11,8 +11,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_sample_weight_equivalence_on_dense_data, parametrize_with_checks
 
-from dyads import LFLClassifier, LFLOrdinal, split
-from test_coldstart import WITH, X, Y
+from dyads import LBFGS, LFLClassifier, LFLOrdinal, Newton, split
+from shop import WITH, X, Y
 
 CHECKED = [LFLClassifier(), LFLOrdinal()]
 
@@ -34,28 +34,28 @@ def test_scikit_learns_checks(estimator, check):
 @pytest.mark.slow
 @pytest.mark.parametrize("estimator", CHECKED, ids=lambda estimator: type(estimator).__name__)
 def test_weights_are_repetitions_to_the_last_digit_for_an_exact_solver(estimator):
-    exact = type(estimator)(solver="newton", tol=1e-14, max_iter=5000)
+    exact = type(estimator)(solver=Newton(max_iter=5000, tol=1e-14))
     check_sample_weight_equivalence_on_dense_data(type(estimator).__name__, exact)
 
 
 def test_searches_and_pipelines_take_tables():
-    model = LFLClassifier(rank=1, max_iter=20, **WITH)
+    model = LFLClassifier(rank=1, solver=LBFGS(max_iter=20), **WITH)
     folds = split.RandomCells(2)
     random = RandomizedSearchCV(
-        model, {"l2": [1.0, 3.0, 10.0], "l2_side": [3.0, 30.0]}, n_iter=3, cv=folds, random_state=0
+        model, {"l2__latent": [1.0, 3.0, 10.0], "l2__side": [3.0, 30.0]}, n_iter=3, cv=folds, random_state=0
     )
     assert random.fit(X, Y).best_score_ > 0.3
     assert len(cross_val_score(model, pl.from_pandas(X), Y, cv=folds)) == 2
     wide = X.assign(hour=np.arange(len(X)) % 24)
     ids = make_column_transformer(("passthrough", ["user", "item"]), (StandardScaler(), ["hour"]))
-    piped = make_pipeline(ids.set_output(transform="pandas"), LFLClassifier(rank=1, max_iter=20))
+    piped = make_pipeline(ids.set_output(transform="pandas"), LFLClassifier(rank=1, solver=LBFGS(max_iter=20)))
     assert piped.fit(wide, Y).predict_proba(wide).shape == (len(X), 3)
 
 
 def test_weights_are_routed():
     heavy = np.where(Y == "yes", 500.0, 1.0)
     with sklearn.config_context(enable_metadata_routing=True):
-        model = LFLClassifier(rank=1, max_iter=20, random_state=0)
+        model = LFLClassifier(rank=1, solver=LBFGS(max_iter=20), random_state=0)
         model.set_fit_request(sample_weight=True).set_score_request(sample_weight=True)
         search = GridSearchCV(model, {"l2": [1.0, 10.0]}, cv=split.RandomCells(2)).fit(X, Y, sample_weight=heavy)
     routed, best = search.predict_proba(X), search.best_estimator_

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 import dyads
-from dyads import LFLClassifier, LFLClassifierCV, LFLOrdinal, LFLOrdinalCV
+from dyads import LBFGS, LFLClassifier, LFLClassifierCV, LFLOrdinal, LFLOrdinalCV
 from dyads.datasets.synthetic import make_nominal
 from dyads.errors import InputError
 from dyads.report import plot_cv_curve
 from dyads.selection import vanishing_l2
-from test_coldstart import WITH, X, Y
+from shop import WITH, X, Y
 
 
 def test_regimes_are_judged_side_by_side():
@@ -52,7 +52,7 @@ def test_latent_weights_vanish_at_the_strength_that_is_found(loss):
     data = make_nominal(n=40, rank=2, width=2.0, random_state=0)
     top = vanishing_l2(LFLClassifier(loss=loss), data.X, data.y)
     sizes = [
-        LFLClassifier(rank=2, loss=loss, l2=share * top, tol=1e-12, max_iter=3000, random_state=0)
+        LFLClassifier(rank=2, loss=loss, l2=share * top, solver=LBFGS(max_iter=3000, tol=1e-12), random_state=0)
         .fit(data.X, data.y)
         .fitted_.latent_size()
         for share in (1.1, 0.8)
@@ -64,40 +64,59 @@ def test_latent_weights_vanish_at_the_strength_that_is_found(loss):
 def test_penalties_are_chosen_without_a_number_from_the_user():
     data = make_nominal(n=60, rank=2, width=2.0, random_state=1)
     train, test = data.split(0.6)
-    search = LFLClassifierCV(LFLClassifier(rank=2, random_state=0)).fit(train.X, train.y)
+    search = LFLClassifierCV(rank=2, random_state=0).fit(train.X, train.y)
     results = search.cv_results_
     assert len(results["params"]) == len(results["mean_test_score"]) == 7
     assert search.best_params_ == results["params"][search.best_index_]
     assert results["rank_test_score"][search.best_index_] == 1
-    assert {"split0_test_score", "split2_test_score", "std_test_score", "param_l2"} <= results.keys()
+    assert {"split0_test_score", "split2_test_score", "std_test_score", "param_l2__latent"} <= results.keys()
     finer = [
         LFLClassifier(rank=2, l2=l2, random_state=0).fit(train.X, train.y) for l2 in (0.1, 0.2, 0.5, 1, 2, 4, 8, 16)
     ]
     best = min(dyads.metrics.log_loss(test.y, model.predict_proba(test.X), test.classes) for model in finer)
     assert dyads.metrics.log_loss(test.y, search.predict_proba(test.X), test.classes) < 1.05 * best
-    assert search.best_estimator_.l2 == search.best_params_["l2"]
-    assert search.score(test.X, test.y) == search.best_estimator_.score(test.X, test.y)
-    assert (search.predict(test.X) == search.best_estimator_.predict(test.X)).all()
+    chosen = LFLClassifier(rank=2, random_state=0).set_params(**search.best_params_).fit(train.X, train.y)
+    np.testing.assert_array_equal(search.predict_proba(test.X), chosen.predict_proba(test.X))
     axes = plot_cv_curve(matplotlib.figure.Figure().subplots(), results)
     assert axes.get_xscale() == "log"
 
 
 def test_ranks_structures_and_penalties_of_features_are_chosen_too():
     stars = 1 + np.searchsorted(["maybe", "no", "yes"], Y)
-    template = LFLOrdinal(rank=1, max_iter=20, **WITH)
+    common = {"solver": LBFGS(max_iter=20), **WITH}
+    grid = {"l2__latent": [1.0, 10.0], "rank": [0, 1], "structure": [None, "bilinear"]}
     steps = []
-    search = LFLOrdinalCV(template, l2=[1.0, 10.0], rank=[0, 1], structure=[None, "bilinear"], n_jobs=2)
+    search = LFLOrdinalCV(grid=grid, n_jobs=2, **common)
     search.fit(X, stars, callback=lambda done, planned: steps.append((done, planned)))
     assert steps == [(i, 57) for i in range(1, 58)]
-    assert {"rank", "structure", "l2_side"} <= set(search.best_params_)
+    assert {"rank", "structure", "l2__side"} <= set(search.best_params_)
     assert len(search.cv_results_["params"]) == 2 * 5 + 2 * 2 + 5
     assert search.predict_mean(X[:3]).shape == (3,)
-    again = LFLOrdinalCV(template, l2=[1.0, 10.0], rank=[0, 1], structure=[None, "bilinear"]).fit(X, stars)
+    again = LFLOrdinalCV(grid=grid, **common).fit(X, stars)
     np.testing.assert_array_equal(search.cv_results_["mean_test_score"], again.cv_results_["mean_test_score"])
-    rows = LFLOrdinalCV(template, l2=[1.0], cv=dyads.split.NewRows(2)).fit(X, stars)
+    rows = LFLOrdinalCV(1, l2=1.0, cv=dyads.split.NewRows(2), **common).fit(X, stars)
     assert "split1_test_score" in rows.cv_results_
-    with pytest.raises(InputError, match="expected a LFLClassifier"):
-        LFLClassifierCV(LFLOrdinal()).fit(X, Y)
+    assert {params["l2__latent"] for params in rows.cv_results_["params"]} == {1.0}
+
+
+@pytest.mark.parametrize(("search", "plain"), [(LFLClassifierCV, LFLClassifier), (LFLOrdinalCV, LFLOrdinal)])
+def test_a_search_is_the_estimator_with_more_parameters(search, plain):
+    own = {name: value for name, value in search().get_params().items() if name not in ("grid", "cv", "n_jobs")}
+    assert own == plain().get_params()
+    public = {name for name in dir(plain) if not name.startswith("_")}
+    assert public <= set(dir(search))
+
+
+def test_a_fitted_search_saves_calibrates_and_folds_in_like_its_estimator(tmp_path):
+    search = LFLClassifierCV(1, cv=2, random_state=0).fit(X, Y)
+    search.save(tmp_path / "model")
+    loaded = dyads.load(tmp_path / "model")
+    assert type(loaded) is LFLClassifier
+    assert loaded.l2.latent == search.best_params_["l2__latent"]
+    np.testing.assert_array_equal(loaded.predict_proba(X), search.predict_proba(X))
+    loss = dyads.metrics.log_loss(Y, search.predict_proba(X), search.classes_)
+    assert dyads.metrics.log_loss(Y, search.calibrate(X, Y).predict_proba(X), search.classes_) <= loss
+    assert search.fold_in(X[:3].assign(user="late"), Y[:3]).support(X[:1].assign(user="late"))[0, 0] == 3
 
 
 def test_calibration_is_judged_by_label_and_by_support():
@@ -139,12 +158,12 @@ def test_a_search_takes_what_a_fit_takes():
     pairs.insert(0, "hour", np.where(np.arange(len(pairs)) % 7, 1.0, np.nan))
     before = list(warnings.filters)
     for unknown in ("raise", "nan", "mean"):
-        template = LFLClassifier(rank=1, max_iter=5, unknown=unknown, row="user", col="item", random_state=0)
-        search = LFLClassifierCV(template, l2_side=[3.0], cv=np.int64(2), n_jobs=2).fit(pairs, labels, weight)
+        common = {"solver": LBFGS(max_iter=5), "unknown": unknown, "id_columns": ("user", "item"), "random_state": 0}
+        grid = {"l2__side": [3.0]}
+        search = LFLClassifierCV(1, grid=grid, cv=np.int64(2), n_jobs=2, **common).fit(pairs, labels, weight)
         assert np.isfinite(search.cv_results_["mean_test_score"]).all()
-        assert search.best_estimator_.unknown == unknown
-        again = LFLClassifierCV(template, l2_side=[3.0], cv=2).fit(pairs, labels, weight)
+        again = LFLClassifierCV(1, grid=grid, cv=2, **common).fit(pairs, labels, weight)
         np.testing.assert_array_equal(search.cv_results_["mean_test_score"], again.cv_results_["mean_test_score"])
     assert list(warnings.filters) == before
     with pytest.raises(InputError, match="learns how strong"):
-        LFLClassifierCV(LFLClassifier(solver="gibbs")).fit(X, Y)
+        LFLClassifierCV(solver="gibbs").fit(X, Y)

@@ -8,20 +8,19 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from dyads.choices import engine_of, solver_of
 from dyads.data.labels import numeric_values, read_labels, values_of
 from dyads.data.observations import read_dyads, read_observations
 from dyads.data.tables import named_arrays
-from dyads.engine import CPU
 from dyads.errors import InputError, unknown_name
 from dyads.estimators import LFLRelational
 from dyads.metrics import log_proba, mean_absolute_error
 from dyads.model.loss import AllThreshold, link, median
 from dyads.model.objective import Objective
 from dyads.model.parameters import Layout
-from dyads.model.penalty import L2, Counts
+from dyads.model.penalty import Counts, Penalty
 from dyads.model.structure import Stereotype
-from dyads.solve import Options
-from dyads.training import FitRun, train
+from dyads.training import FitRun, auto_solver, train
 
 Array = np.ndarray[Any, Any]
 
@@ -42,7 +41,9 @@ class MMMF(ClassifierMixin, BaseEstimator):
 
     Parameters
     ----------
-    rank, l2, solver, max_iter, tol, n_jobs, random_state : as of `LFLOrdinal`, with a rank of at least 1
+    rank, solver, engine, random_state : as of `LFLOrdinal`, with a rank of at least 1 and a solver that minimises
+    l2 : float, default 1.0
+        Strength for the latent weights of rows and columns.
     l2_bias : float, default 0.1
         Strength that holds a row's thresholds near the common ones.
 
@@ -58,19 +59,15 @@ class MMMF(ClassifierMixin, BaseEstimator):
         *,
         l2: float = 1.0,
         l2_bias: float = 0.1,
-        solver: str = "auto",
-        max_iter: int | None = None,
-        tol: float | None = None,
-        n_jobs: int | None = -1,
+        solver: Any = "auto",
+        engine: Any = "cpu",
         random_state: Any = None,
     ) -> None:
         self.rank = rank
         self.l2 = l2
         self.l2_bias = l2_bias
         self.solver = solver
-        self.max_iter = max_iter
-        self.tol = tol
-        self.n_jobs = n_jobs
+        self.engine = engine
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -87,18 +84,22 @@ class MMMF(ClassifierMixin, BaseEstimator):
         structure = Stereotype(len(seen.classes), 0, 1, False, int(self.rank), 1)
         layout, counts = Layout(structure, len(seen.rows), len(seen.cols)), Counts.of(seen.dyads, False)
         strengths = dict.fromkeys(("row_factors", "col_factors"), float(self.l2)) | {"row_bias": float(self.l2_bias)}
-        penalty = L2.of(layout, strengths, "none", counts, np.zeros(layout.size))
+        penalty = Penalty.of(layout, strengths, "none", counts)
         free = np.ones(layout.size, np.bool_)
         for name in ("col_bias", "phi"):
             layout.named(free)[name][:] = False
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         run = FitRun(
-            CPU(self.n_jobs),
+            engine_of(self.engine),
+            seed,
             numeric_values(seen.classes),
             start=lambda theta: _start(layout, theta, seen.dyads.label_counts),
         )
         objective = Objective(layout, AllThreshold(), penalty, free)
-        found, _ = train(objective, seen.dyads, self.solver, Options(self.max_iter, self.tol, seed=seed), run)
+        solver = solver_of(self.solver) or auto_solver(objective, len(seen.dyads))
+        if solver.samples:
+            raise InputError(f"MMMF has no posterior for {type(solver).__name__}: expected a solver that minimises.")
+        found = train(objective, seen.dyads, solver, run).best
         self.classes_ = seen.classes
         self.objective_, self.n_iter_, self.solver_ = found.objective, found.n_iter, found.solver
         self._seen, self._layout, self._theta = seen, layout, found.theta
@@ -115,7 +116,7 @@ class MMMF(ClassifierMixin, BaseEstimator):
         )
         row, col = (np.where(column < 0, len(block) - 1, column) for column, block in zip(codes, known, strict=False))
         offset = np.zeros((len(row), len(self.classes_)))
-        return CPU(self.n_jobs).block_scores(self._layout.structure, known, (row, col), offset)[:, 1:]
+        return engine_of(self.engine).block_scores(self._layout.structure, known, (row, col), offset)[:, 1:]
 
     def predict(self, X: Any) -> Array:
         """The label with as many thresholds below it as scores are positive (n,)."""

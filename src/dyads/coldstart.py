@@ -17,7 +17,7 @@ from dyads.model.fitted import Entities, Fitted
 from dyads.model.loss import link
 from dyads.model.objective import Objective
 from dyads.model.parameters import Blocks, Role
-from dyads.model.penalty import L2, Counts
+from dyads.model.penalty import Counts, Penalty
 from dyads.model.prior import Learnt
 from dyads.model.streams import FIXED_SEED, Key, Stream, random_stream
 
@@ -247,7 +247,7 @@ def fold_in(fitted: Fitted, dyads: Dyads, rows: Codes, cols: Codes, engine: Engi
     neither moves. Those of a model that was drawn, the `number`-th, are drawn too.
     """
     layout, counts = fitted.layout, Counts.of(dyads, fitted.structure.one_set)
-    penalty = L2.of(layout, fitted.strengths, fitted.scaling, counts, np.zeros(layout.size))
+    penalty = Penalty.of(layout, fitted.strengths, fitted.scaling, counts)
     objective = Objective(layout, fitted.loss, penalty, layout.free(fitted.rank, fitted.bias))
     bound = replace(dyads, side=fitted.side._replace(dyad=dyads.side.dyad))
     theta = fitted.theta.copy()

@@ -14,6 +14,7 @@ from dyads.data.observations import read_id_columns
 from dyads.data.vocabulary import Vocabulary
 from dyads.estimators import LFLClassifier, LFLOrdinal
 from dyads.selection import vanishing_l2
+from dyads.solve import LBFGS
 
 Array = np.ndarray[Any, Any]
 
@@ -149,6 +150,6 @@ def _advice(rows: Vocabulary, cols: Vocabulary, row: Array, col: Array, classes:
     if len(np.unique(label[some])) < 2:
         return f"--kind {'ordinal' if ordered else 'nominal'} --rank {rank}"
     kind = LFLOrdinal if ordered else LFLClassifier
-    strength = vanishing_l2(kind(max_iter=50, random_state=0), pairs, classes[label[some]]) / 8
+    strength = vanishing_l2(kind(solver=LBFGS(max_iter=50), random_state=0), pairs, classes[label[some]]) / 8
     l2 = float(f"{np.clip(strength, 0.1, 30):.1g}")
     return f"--kind {'ordinal' if ordered else 'nominal'} --rank {rank} --l2 {l2:g}"

@@ -27,6 +27,7 @@ from dyads.baselines import MMMF, BothOrders, ByRelation, Marginals, MeanOdds, N
 from dyads.data.files import replacing
 from dyads.data.labels import numeric_values
 from dyads.datasets.sources import SOURCES
+from dyads.engine import CPU
 from dyads.errors import InputError, NotConvergedWarning, UnknownIdWarning, VanishedWarning, unknown_name
 from dyads.estimators import ESTIMATORS
 from dyads.linkscores import LinkScore, WithLinkScores
@@ -71,13 +72,14 @@ class Method:
     posterior: bool = False
     cases: tuple[str, ...] = ()
 
-    def build(self, task: Task, chosen: Mapping[str, Any], seed: int, n_jobs: int) -> Any:
+    def build(self, task: Task, chosen: Mapping[str, Any], seed: int, engine: CPU) -> Any:
         """The estimator, not yet fitted."""
         kind = METHODS[self.estimator]
         parameters = self.parameters | dict(chosen) | (task.features if self.features else {})
         known = kind().get_params()
-        parameters |= {name: value for name, value in (("random_state", seed), ("n_jobs", n_jobs)) if name in known}
-        model = kind(**parameters)
+        parameters |= {name: value for name, value in (("random_state", seed), ("engine", engine)) if name in known}
+        # The first name a part, the others its settings.
+        model = kind().set_params(**dict(sorted(parameters.items())))
         if not self.wrapper:
             return model
         others = {name: value for name, value in self.wrapper.items() if name != "kind"}
@@ -305,7 +307,7 @@ def run(
     began = time.perf_counter()
     call = joblib.delayed(_run_one)
     results = joblib.Parallel(n_jobs=workers, return_as="generator_unordered")(
-        call(experiment, case, seed, method, scale, 1 if workers > 1 else -1) for case, seed, method in jobs
+        call(experiment, case, seed, method, scale, CPU(1 if workers > 1 else None)) for case, seed, method in jobs
     )
     records: list[dict[str, Any]] = []
     for done, found in enumerate(results, 1):
@@ -326,7 +328,7 @@ def run(
 
 
 def _run_one(
-    experiment: Experiment, case: Case, seed: int, method: Method, scale: float, n_jobs: int
+    experiment: Experiment, case: Case, seed: int, method: Method, scale: float, engine: CPU
 ) -> dict[str, Any]:
     """One method on one case and seed."""
     task = _task(experiment.task, seed, scale, tuple(case.options.items()))
@@ -334,9 +336,9 @@ def _run_one(
         for kind in (NotConvergedWarning, UnknownIdWarning, VanishedWarning):
             warnings.simplefilter("ignore", kind)
         began = time.perf_counter()
-        chosen = _choose(experiment, method, task, seed, n_jobs)
+        chosen = _choose(experiment, method, task, seed, engine)
         searched = time.perf_counter()
-        model = method.build(task, chosen, seed, n_jobs).fit(task.X, task.y)
+        model = method.build(task, chosen, seed, engine).fit(task.X, task.y)
         fitted = time.perf_counter()
         judged = Judged(model, task)
         return {
@@ -358,7 +360,7 @@ def _task(name: str, seed: int, scale: float, options: tuple[tuple[str, Any], ..
     return TASKS[name](seed, scale, **dict(options))  # type: ignore[no-any-return, operator]
 
 
-def _choose(experiment: Experiment, method: Method, task: Task, seed: int, n_jobs: int) -> dict[str, Any]:
+def _choose(experiment: Experiment, method: Method, task: Task, seed: int, engine: CPU) -> dict[str, Any]:
     """The choice of the grid with the best mean figure over folds of the training dyads."""
     if len(method.candidates) == 1:
         return method.candidates[0]
@@ -366,7 +368,7 @@ def _choose(experiment: Experiment, method: Method, task: Task, seed: int, n_job
     sign = 1 if experiment.choose_by in GREATER_IS_BETTER else -1
 
     def goodness(chosen: dict[str, Any]) -> float:
-        models = [method.build(fold, chosen, seed, n_jobs).fit(fold.X, fold.y) for fold in folds]
+        models = [method.build(fold, chosen, seed, engine).fit(fold.X, fold.y) for fold in folds]
         judged = [METRICS[experiment.choose_by](Judged(*each)) for each in zip(models, folds, strict=True)]
         return sign * float(np.mean(judged))  # type: ignore[arg-type]
 

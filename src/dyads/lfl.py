@@ -4,7 +4,7 @@ import copy
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self
@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from dyads.choices import check_choices
+from dyads.choices import check_choices, features_of, l2_of, solver_of
 from dyads.coldstart import (
     fold_in,
     refuse_featureless,
@@ -32,8 +32,10 @@ from dyads.data.observations import (
     check_undirected,
     read_more,
     read_observations,
+    wanted_columns,
 )
-from dyads.data.side import Features
+from dyads.data.side import Features, SideInformation
+from dyads.engine import Engine
 from dyads.errors import (
     DivergenceError,
     InputError,
@@ -44,18 +46,15 @@ from dyads.model.fitted import Entities, Fitted
 from dyads.model.loss import LOSSES, Loss
 from dyads.model.objective import Objective
 from dyads.model.parameters import Layout, label_log_odds
-from dyads.model.penalty import L2, Counts
+from dyads.model.penalty import L2, LATENT, Counts, Penalty
 from dyads.model.structure import STRUCTURES, Stereotype, build, is_undirected
 from dyads.predictor import Predictor
-from dyads.sampling import Chains, learn
-from dyads.solve import SAMPLER, Options
-from dyads.training import Callback, FitRun, Progress, Training, resume
+from dyads.sampling import sample
+from dyads.solve import LBFGS, SGD, Gibbs, Newton
+from dyads.training import Callback, FitRun, Learned, Progress, Restart, auto_solver, resume, train
 
 Array = np.ndarray[Any, Any]
 logger = logging.getLogger("dyads")
-
-SHARED = 0.1
-"""Strength, per dyad, on the labels' weights of shared latent weights: chosen on held-out training data of ML-100K."""
 
 VANISHED = 1e-2
 """Latent weights whose root mean square is below this add nothing to a log-odds."""
@@ -75,71 +74,37 @@ class LFL(Predictor):
         *,
         loss: str | Loss = "log",
         structure: str | None = None,
-        n_bases: int | None = None,
-        base: Any = "auto",
+        n_terms: int | None = None,
+        reference: Any = "auto",
         bias: bool = True,
-        row: Any = None,
-        col: Any = None,
-        row_features: Any = None,
-        col_features: Any = None,
-        interactions: int = 0,
-        implicit: bool = False,
-        side_training: str = "joint",
-        l2: float = 6.0,
-        l2_row: float | None = None,
-        l2_col: float | None = None,
-        l2_bias: float | None = 2.0,
-        l2_side: float = 30.0,
-        l2_shared: float | None = None,
-        l2_scaling: str = "none",
-        solver: str = "auto",
-        max_iter: int | None = None,
-        tol: float | None = None,
-        learning_rate: float | None = None,
+        id_columns: Sequence[Any] | None = None,
+        features: SideInformation | None = None,
+        l2: float | L2 | None = None,
+        solver: str | LBFGS | SGD | Newton | Gibbs = "auto",
         n_init: int = 1,
         n_models: int = 1,
-        n_chains: int = 1,
-        draw_memory: float = 256.0,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
+        early_stopping: float | None = None,
         unknown: str = "prior",
-        n_jobs: int | None = -1,
-        random_state: Any = None,
+        engine: str | Engine = "cpu",
+        random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
         warm_start: bool = False,
     ) -> None:
         self.rank = rank
         self.loss = loss
         self.structure = structure
-        self.n_bases = n_bases
-        self.base = base
+        self.n_terms = n_terms
+        self.reference = reference
         self.bias = bias
-        self.row = row
-        self.col = col
-        self.row_features = row_features
-        self.col_features = col_features
-        self.interactions = interactions
-        self.implicit = implicit
-        self.side_training = side_training
+        self.id_columns = id_columns
+        self.features = features
         self.l2 = l2
-        self.l2_row = l2_row
-        self.l2_col = l2_col
-        self.l2_bias = l2_bias
-        self.l2_side = l2_side
-        self.l2_shared = l2_shared
-        self.l2_scaling = l2_scaling
         self.solver = solver
-        self.max_iter = max_iter
-        self.tol = tol
-        self.learning_rate = learning_rate
         self.n_init = n_init
         self.n_models = n_models
-        self.n_chains = n_chains
-        self.draw_memory = draw_memory
         self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
         self.unknown = unknown
-        self.n_jobs = n_jobs
+        self.engine = engine
         self.random_state = random_state
         self.verbose = verbose
         self.warm_start = warm_start
@@ -169,37 +134,35 @@ class LFL(Predictor):
             With ``implicit=True``, further pairs (row id, column id) for the sets of those seen together.
         callback : called with a `dyads.training.Progress` after each iteration; returning True stops the fit.
         checkpoint : path, default None
-            For ``solver="gibbs"``, a file in which the chains are kept every minute and at the end. A fit of the same
-            model to the same data goes on from it, up to `max_iter`, with the result of one that was never stopped: its
-            random numbers are those it began with, whatever `random_state`, and sweeps beyond `max_iter` stay.
+            For `Gibbs`, a file in which the chains are kept every minute and at the end. A fit of the same model to the
+            same data goes on from it, up to the number of `sweeps`, with the result of one that was never stopped: its
+            random numbers are those it began with, whatever `random_state`, and further sweeps stay.
         """
-        self._check_choices()
+        self.check_params()
         observed = self._read(X, y, sample_weight, seen)
         untrained = self._untrained(observed)
         before = self.fitted_.every if self.warm_start and hasattr(self, "fitted_") else []
         rng = check_random_state(self.random_state)
         trained: list[Fitted] = []
-        ends: list[Training] = []
+        ends: list[Restart] = []
         with _logged(self.verbose, callback) as monitored:
             for number in range(self.n_models):
                 start = self._warm_start(before[number], untrained) if number < len(before) else None
-                options = Options(self.max_iter, self.tol, self.learning_rate, int(rng.randint(2**31 - 1)))
                 run = FitRun(
-                    self._engine,
-                    numeric_values(observed.classes) if self._ordered else None,
-                    self.n_init,
-                    self.validation_fraction if self.early_stopping else None,
-                    self.side_training,
-                    start,
-                    monitored,
+                    engine=self._engine,
+                    seed=int(rng.randint(2**31 - 1)),
+                    values=numeric_values(observed.classes) if self._ordered else None,
+                    n_init=self.n_init,
+                    validation_fraction=self.early_stopping,
+                    side_training=features_of(self.features).training,
+                    start=start,
+                    callback=monitored,
                 )
-                chains = Chains(self.n_chains, self.draw_memory * 2**20, checkpoint)
-                found, draws, mixing, steps = learn(
-                    self._objective(untrained), observed.dyads, self.solver, options, run, chains
-                )
+                learned = self._learn(self._objective(untrained), observed.dyads, run, checkpoint)
+                found, draws = learned.best, learned.draws
                 ends.append(found)
                 if number == 0:
-                    trace, diagnostics = steps, mixing
+                    trace, diagnostics = learned.trace, learned.diagnostics
                 models = with_draws(untrained, [(draw.theta, draw.priors) for draw in draws]) or [
                     with_spread(untrained.trained(found.theta), observed.dyads, self._engine)
                 ]
@@ -226,18 +189,31 @@ class LFL(Predictor):
                 f"The objective stopped being a finite number {diverged}. The model keeps its last finite state."
             )
         if self.rank and not self.fitted_.is_posterior and self.fitted_.latent_size() < VANISHED:
+            strength = l2_of(self.l2).latent
             warnings.warn(
-                f"All latent weights vanished: the penalty l2={self.l2} is too strong for these data, and the model is "
-                "that of rank 0. Lower l2, or choose it by cross-validation.",
+                f"All latent weights vanished: the penalty l2={LATENT if strength is None else strength:g} is too "
+                "strong for these data, and the model is that of rank 0. Lower l2, or choose it by cross-validation.",
                 VanishedWarning,
                 stacklevel=2,
             )
-        complaint = next((end.complaint for end in ends if end.complaint is not None), None)
-        if complaint is not None:
-            warnings.warn(complaint, NotConvergedWarning, stacklevel=2)
+        warning = next((end.warning for end in ends if end.warning is not None), None)
+        if warning is not None:
+            warnings.warn(warning, NotConvergedWarning, stacklevel=2)
         return self
 
-    def _check_choices(self) -> None:
+    def _learn(
+        self, objective: Objective, dyads: Dyads, run: FitRun, checkpoint: str | os.PathLike[str] | None
+    ) -> Learned:
+        """Minimise the objective, or draw from its posterior, as the solver does."""
+        solver = solver_of(self.solver) or auto_solver(objective, len(dyads))
+        if solver.samples:
+            return sample(objective, dyads, solver, run, checkpoint)
+        if checkpoint is not None:
+            raise InputError(f"checkpoint is for Gibbs, and the solver is {type(solver).__name__}: expected None.")
+        return train(objective, dyads, solver, run)
+
+    def check_params(self) -> None:
+        """Refuse impossible parameters, as `fit` does before it reads any data."""
         kinds = [LFL]
         for kind in kinds:
             kinds += kind.__subclasses__()
@@ -258,31 +234,36 @@ class LFL(Predictor):
             replace(rows, ids=observed.cols) if layout.structure.one_set else cols,
             np.zeros(layout.size),
             counts.relation,
-            layout.blocks(self._shared_centre(layout, dyads, observed.classes)).shared,
+            self._shared_centre(layout, dyads, observed.classes),
             observed.relations,
             layout.interactions,
             int(self.rank),
             bool(self.bias),
-            self._strengths(layout),
-            self.l2_scaling,
+            l2_of(self.l2).strengths(layout, int(self.rank), bool(self.bias)),
+            l2_of(self.l2).scaling,
             observed.encoders.dyad,
-            bool(self.implicit),
+            features_of(self.features).implicit,
         )
 
     def _objective(self, model: Fitted) -> Objective:
         """What is minimised to train `model` on the dyads it counts."""
         layout = model.layout
-        centre = np.zeros(layout.size)
-        layout.blocks(centre).shared[:] = model.shared_centre
-        penalty = L2.of(layout, model.strengths, model.scaling, model.counts, centre)
+        penalty = Penalty.of(layout, model.strengths, model.scaling, model.counts, model.shared_centre)
         free = layout.free(model.rank, model.bias)
         return Objective(layout, model.loss, penalty, None if free.all() else free)
 
     def _read(self, X: Any, y: Any, sample_weight: Any, seen: Any = None, classes: Any = None) -> Observations:
         y = self._checked(y)
         _, one_set = STRUCTURES[self._structure]
-        side = SideTables(_features(self.row_features), _features(self.col_features), bool(self.implicit), seen)
-        observed = read_observations(X, y, sample_weight, self._id_columns, one_set=one_set, side=side, classes=classes)
+        given = features_of(self.features)
+        side = SideTables(_features(given.row), _features(given.col), given.implicit, seen)
+        wanted = wanted_columns(self.id_columns, self._n_id_columns)
+        observed = read_observations(X, y, sample_weight, wanted, one_set=one_set, side=side, classes=classes)
+        if not any(observed.dyads.side.widths) and given.training != "joint":
+            raise InputError(
+                f"SideInformation got training={given.training!r}, and there are no features: expected row, col, "
+                "implicit=True or further columns of X. Give one of them, or leave it out."
+            )
         self._check_observed(observed)
         return observed
 
@@ -291,9 +272,8 @@ class LFL(Predictor):
         if is_undirected(*STRUCTURES[self._structure]):
             check_undirected(observed)
 
-    @property
-    def _id_columns(self) -> tuple[Any, ...]:
-        return self.row, self.col
+    _n_id_columns = 2
+    """Columns of ids an estimator has: of rows and of columns, and of relations if there are several."""
 
     @property
     def _structure(self) -> str:
@@ -302,35 +282,35 @@ class LFL(Predictor):
 
     def _layout(self, seen: Observations) -> Layout:
         n_labels, name = len(seen.classes), self._structure
-        interactions, widths = int(self.interactions), seen.dyads.side.widths
+        interactions, widths = features_of(self.features).interactions, seen.dyads.side.widths
         if interactions and not any(widths[:2]):
             raise InputError(
-                f"interactions={interactions} is for features of rows and columns, and there are none: expected "
-                "row_features, col_features or implicit=True. Give one of them (again, to a model that was loaded: its "
-                "file does not hold the tables), or leave it 0."
+                f"SideInformation got interactions={interactions}, which is for features of rows and columns, and "
+                "there are none: expected row, col or implicit=True. Give one of them (again, to a model that was "
+                "loaded: its file does not hold the tables), or leave it 0."
             )
         rank = max(int(self.rank), interactions)
         if self.structure is None and name == "stereotype" and (n_labels < 3 or rank == 0):
             name = "bilinear"
-        kind, n_bases = STRUCTURES[name][0], self.n_bases
+        kind, n_terms = STRUCTURES[name][0], self.n_terms
         if kind is Stereotype:
-            n_bases = (1 if seen.relations is None else 3) if n_bases is None else int(n_bases)
+            n_terms = (1 if seen.relations is None else 3) if n_terms is None else int(n_terms)
             pinned = self._base_code(seen.classes) < n_labels
             most = n_labels - pinned if seen.relations is None else np.inf
-            if rank < 1 or n_bases > most or (n_labels < 3 and seen.relations is None):
+            if rank < 1 or n_terms > most or (n_labels < 3 and seen.relations is None):
                 raise InputError(
-                    f"structure={name!r}, rank={self.rank}, n_bases={n_bases} and {n_labels} labels "
-                    "do not fit: expected rank and n_bases of at least 1, three or more labels, and no more bases "
-                    "than labels that are not pinned. Use structure='bilinear'."
+                    f"structure={name!r}, rank={self.rank}, n_terms={n_terms} and {n_labels} labels "
+                    "do not fit: expected rank and n_terms of at least 1, three or more labels, and no more terms "
+                    "than labels without the reference. Use structure='bilinear'."
                 )
-        elif n_bases is not None:
+        elif n_terms is not None:
             raise InputError(
-                f"n_bases={n_bases!r} is for structure='stereotype' and for mixtures of relations, not for {name!r}: "
+                f"n_terms={n_terms!r} is for structure='stereotype' and for mixtures of relations, not for {name!r}: "
                 "leave it None."
             )
         base = self._base_code(seen.classes)
         # Features act on the biases, which are there for them even where entities have none of their own.
-        structure = build(name, n_labels, base, bool(self.bias) or any(widths[:2]), rank, n_bases)
+        structure = build(name, n_labels, base, bool(self.bias) or any(widths[:2]), rank, n_terms)
         return Layout(structure, len(seen.rows), len(seen.cols), seen.dyads.n_relations, widths, interactions)
 
     def _loss(self, classes: Array) -> Loss:
@@ -339,51 +319,30 @@ class LFL(Predictor):
             raise InputError(f"loss={self.loss!r} needs ordered labels: use LFLOrdinal, or loss='log' or 'brier'.")
         return loss.bind(numeric_values(classes)) if self._ordered else loss
 
-    def _strengths(self, layout: Layout) -> dict[str, float]:
-        """The strength of the penalty on each named part."""
-        parts = {name for shapes in layout.shapes for name in shapes}
-        for name, own in (("l2_row", "row_factors"), ("l2_col", "col_factors")):
-            if getattr(self, name) is not None and not parts & {own, "out_factors"}:
-                raise InputError(
-                    f"{name}={getattr(self, name)!r} is for weights of rows or columns, and with the structure "
-                    f"{self._structure!r} both roles of a node have the same: expected None. Use l2."
-                )
-        given = (self.l2_bias, self.l2_row, self.l2_col)
-        bias, row, col = (float(self.l2 if own is None else own) for own in given)
-        strengths = dict.fromkeys(("row_bias", "col_bias", "node_bias"), bias)
-        strengths |= {"row_factors": row, "out_factors": row, "col_factors": col, "in_factors": col}
-        # What labels weigh by is held near where it starts: left free, it would grow until the factors cost nothing.
-        # What relations weigh by is theirs as a row's weights are the row's.
-        alone = layout.n_relations == 1
-        shared = (SHARED if alone else self.l2) if self.l2_shared is None else self.l2_shared
-        strengths |= {"node_factors": float(self.l2), "phi": float(shared), "diagonal": float(shared)}
-        if not alone:
-            # A relation with one label only has no finite bias of its own.
-            strengths["label_bias"] = bias
-        return {**strengths, "side": float(self.l2_side)}
-
     def _shared_centre(self, layout: Layout, dyads: Dyads, classes: Array) -> Array:
-        """A theta whose shared parts are what these are penalised towards."""
-        centre = np.zeros(layout.size)
-        named = layout.named(centre)
+        """What shared blocks are penalised towards (n_relations, shared size)."""
+        theta = np.zeros(layout.size)
+        named = layout.named(theta)
         if layout.n_relations > 1:
             named["label_bias"][:] = label_log_odds(layout.structure, dyads.label_counts)
-            return centre
-        values = numeric_values(classes) if self._ordered else None
-        for name, start in layout.structure.shared_start(1, values).items():
-            named[name][:] = start
-        return centre
+        else:
+            values = numeric_values(classes) if self._ordered else None
+            for name, start in layout.structure.shared_start(1, values).items():
+                named[name][:] = start
+        return layout.blocks(theta).shared
 
     def _base_code(self, classes: Array) -> int:
-        """The code of the pinned label, or the number of labels when none is."""
-        if isinstance(self.base, str) and self.base == "auto":
+        """The code of the reference label, or the number of labels when there is none."""
+        if isinstance(self.reference, str) and self.reference == "auto":
             return 0 if len(classes) == 2 else len(classes)
-        if self.base is None:
+        if self.reference is None:
             return len(classes)
-        found = np.flatnonzero(classes == self.base) if np.isscalar(self.base) else ()
-        if not len(found):
-            raise InputError(f"base={self.base!r} is no label: expected None, 'auto' or one of {classes.tolist()}.")
-        return int(found[0])
+        codes = np.flatnonzero(classes == self.reference) if np.isscalar(self.reference) else ()
+        if not len(codes):
+            raise InputError(
+                f"reference={self.reference!r} is not a label: expected None, 'auto' or one of {classes.tolist()}."
+            )
+        return int(codes[0])
 
     def _warm_start(self, old: Fitted, untrained: Fitted) -> Any:
         alike = ("structure", "rank", "bias", "interactions")
@@ -391,8 +350,8 @@ class LFL(Predictor):
             old.classes, untrained.classes
         ):
             raise InputError(
-                "warm_start=True needs the labels, rank, base, bias and interactions of the last fit: they changed. "
-                "Fit a new estimator, or set warm_start=False."
+                "warm_start=True needs the labels, rank, reference, bias and interactions of the last fit: they "
+                "changed. Fit a new estimator, or set warm_start=False."
             )
 
         def start(theta: Array) -> Array:
@@ -405,22 +364,25 @@ class LFL(Predictor):
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Go on from what was learnt with one epoch of SGD over more labelled dyads; ids not yet known are added.
 
+        Of the solver's settings the learning rate counts; the others, `n_init` and `early_stopping` are for `fit`.
+
         Old dyads are not needed again: an entity's penalty is spread over all its labels so far. `classes` : all labels
         there will ever be, at the first call; default those in y. What `calibrate` learnt stays, and is worth learning
         again after many more labels; what `conformalize` learnt is dropped, since it holds for one model only.
         """
-        for name, wrong in (
-            ("implicit", self.implicit),
+        self.check_params()
+        solver = solver_of(self.solver) or SGD()
+        for name, unfit in (
+            ("features", features_of(self.features).implicit),
             ("unknown", self.unknown == "mean"),
             ("n_models", self.n_models > 1),
-            ("solver", self.solver == SAMPLER),
+            ("solver", not isinstance(solver, SGD)),
         ):
-            if wrong:
+            if unfit:
                 raise InputError(
-                    f"partial_fit does not go with {name}={getattr(self, name)!r}, which needs all dyads at once: "
-                    "expected another. Use fit."
+                    f"partial_fit does not go with {name}={getattr(self, name)!r}: expected SGD, one model, and "
+                    "nothing that needs all dyads at once. Use fit."
                 )
-        self._check_choices()
         known = self.__dict__.get("fitted_")
         if known is not None and (known.members or known.is_posterior):
             raise InputError(
@@ -434,7 +396,8 @@ class LFL(Predictor):
             more = self._read_more(known, X, y, sample_weight)
             if len(more.rows) > len(known.rows) or len(more.cols) > len(known.cols):
                 # The tables may have grown since the fit.
-                known = self._with_features(self.row_features, self.col_features)
+                given = features_of(self.features)
+                known = self._with_features(given.row, given.col)
                 more = self._read_more(known, X, y, sample_weight)
             model = known.grown(more.rows, more.cols)
             refuse_featureless(known, model)
@@ -442,9 +405,8 @@ class LFL(Predictor):
         dyads = replace(more.dyads, side=model.side._replace(dyad=more.dyads.side.dyad))
         before, model = model, model.counted(dyads)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        options = Options(learning_rate=self.learning_rate, seed=seed)
-        run = FitRun(self._engine, numeric_values(model.classes) if self._ordered else None)
-        theta, progress = resume(self._objective(model), dyads, model.counts, start, options, n_iter, run)
+        run = FitRun(self._engine, seed, numeric_values(model.classes) if self._ordered else None)
+        theta, progress = resume(self._objective(model), dyads, model.counts, start, solver, n_iter, run)
         model = replace(model.trained(theta), strangeness=None)
         first = known is None
         self.fitted_ = (

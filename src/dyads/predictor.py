@@ -16,19 +16,19 @@ from sklearn.utils.validation import check_is_fitted
 
 from dyads import artifact
 from dyads.calibration import conformal_sets, learn_calibrator, nonconformity
-from dyads.choices import UNKNOWN_POLICIES
+from dyads.choices import PARTS, UNKNOWN_POLICIES, engine_of, to_json, with_changes
 from dyads.coldstart import mean_scores, support, with_features
 from dyads.data.labels import label_codes, numeric_values, read_labels, to_numpy
 from dyads.data.observations import read_dyads, read_pairs, read_weight
 from dyads.data.side import Features
 from dyads.data.tables import read_column, table_like
 from dyads.data.vocabulary import Codes
-from dyads.engine import CPU, Engine
+from dyads.engine import Engine
 from dyads.errors import InputError, UnknownIdError, UnknownIdWarning, unknown_name
 from dyads.explain import explain
 from dyads.metrics import accuracy
 from dyads.model.fitted import Fitted
-from dyads.model.loss import LOSSES, least_cost, link, mode
+from dyads.model.loss import least_cost, link, mode
 from dyads.model.structure import is_undirected
 from dyads.recommend import Wanted, ask, recommend, thompson
 from dyads.uncertainty import interval, sample_proba
@@ -42,19 +42,34 @@ SAVED = ("columns_", "n_features_in_", "n_iter_", "converged_", "objective_", "s
 class Predictor(ClassifierMixin, BaseEstimator):
     """All that needs no more than what training left in `fitted_` and `columns_`.
 
-    `_ordered` says that labels have numeric values; `unknown` and `n_jobs` are parameters of the estimator.
+    `_ordered` says that labels have numeric values; `unknown` and `engine` are parameters of the estimator.
     """
 
     _ordered = False
     fitted_: Fitted
     columns_: tuple[str, ...]
     unknown: str
-    n_jobs: int | None
+    engine: str | Engine
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters, and fields of settings objects: ``set_params(rank=3, solver__max_iter=20)``.
+
+        A part that was given by name has its settings changed too. Settings objects are frozen: this estimator gets a
+        new one, and others that share the old one keep it.
+        """
+        nested: dict[str, dict[str, Any]] = {}
+        for name in [name for name in params if name.partition("__")[0] in PARTS and "__" in name]:
+            part, _, field = name.partition("__")
+            nested.setdefault(part, {})[field] = params.pop(name)
+        super().set_params(**params)
+        for part, changes in nested.items():
+            setattr(self, part, with_changes(part, getattr(self, part), changes))
+        return self
 
     @property
     def _engine(self) -> Engine:
         """Where sums over dyads are computed."""
-        return CPU(self.n_jobs)
+        return engine_of(self.engine)
 
     def _look_up(self, X: Any, row_features: Any, col_features: Any) -> tuple[Fitted, list[Codes], Any]:
         """The model, with these features if any, and the codes and the features of the dyads of X."""
@@ -525,9 +540,8 @@ class Predictor(ClassifierMixin, BaseEstimator):
             raise InputError(
                 f"{type(self).__name__} is no estimator of dyads, so its file could not be read: save its base."
             )
-        # Features are kept with the model, encoded; the tables themselves are not.
-        given = self.get_params(deep=False) | {"row_features": None, "col_features": None}
-        parameters = {name: _plain(value) for name, value in given.items()}
+        # Where a model is used is another matter than where it was fitted.
+        parameters = {name: to_json(value) for name, value in self.get_params(deep=False).items() if name != "engine"}
         fit = {name: getattr(self, name) for name in SAVED}
         if self.fitted_.is_posterior:
             fit["diagnostics_"] = self.diagnostics_
@@ -547,15 +561,3 @@ def _read_only(array: Array) -> Array:
     view = array.view()
     view.flags.writeable = False
     return view
-
-
-def _plain(value: Any) -> Any:
-    """A parameter as a JSON value."""
-    if isinstance(value, np.generic):
-        return value.item()
-    if type(value) in LOSSES.values():
-        return artifact.spec_to_json(value, LOSSES)
-    if isinstance(value, numbers.Rational) and not isinstance(value, int):
-        return float(value)
-    # What is left is a random generator: state of the session that fitted, not of the model.
-    return value if isinstance(value, str | int | float | list | dict) else None

@@ -15,9 +15,11 @@ import numpy as np
 
 from dyads.data.labels import encode_labels
 from dyads.data.observations import read_id_columns
+from dyads.data.side import SideInformation
 from dyads.data.vocabulary import Vocabulary
 from dyads.errors import InputError
 from dyads.estimators import LFLClassifier
+from dyads.model.penalty import L2
 
 Array = np.ndarray[Any, Any]
 
@@ -74,9 +76,8 @@ def from_features(X: Any, row_features: Any = None, col_features: Any = None, *,
     labels = np.repeat([1, 0], [len(seen), len(drawn)])
     weight = np.where(labels == 1, 1.0, (n_cells - len(seen)) / len(drawn))
     pairs = {row_name: rows.ids.take(cells // len(cols)), col_name: cols.ids.take(cells % len(cols))}
-    model = LFLClassifier(
-        rank=0, bias=False, row_features=row_features, col_features=col_features, l2_side=1.0, random_state=random_state
-    )
+    side = SideInformation(row=row_features, col=col_features)
+    model = LFLClassifier(rank=0, bias=False, features=side, l2=L2(side=1.0), random_state=random_state)
     model.fit(pairs, labels, weight)
     return np.asarray(model.predict_proba({row_name: row, col_name: col})[:, 1])
 

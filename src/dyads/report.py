@@ -100,7 +100,7 @@ def plot_explanation(ax: Any, explanation: Any, dyad: int = 0, most: int = 12) -
     return ax
 
 
-def plot_cv_curve(ax: Any, cv_results: dict[str, Any], parameter: str = "l2") -> Any:
+def plot_cv_curve(ax: Any, cv_results: dict[str, Any], parameter: str = "l2__latent") -> Any:
     """Draw the held-out log-loss against one penalty, with its standard error over folds; the best is marked.
 
     A line for each choice of the other parameters; see `cv_results_` of `LFLClassifierCV`.
@@ -145,7 +145,7 @@ def plot_r_hat(ax: Any, model: Any, limit: float = MIXED) -> Any:
     """Draw how many of the watched predictions have which R-hat, against a `limit`; 1 is mixed."""
     found = np.asarray(_diagnostics(model)["r_hat"])
     if not np.isfinite(found).all():
-        raise InputError("The chains are too short for an R-hat: expected some hundred sweeps. Raise max_iter.")
+        raise InputError("The chains are too short for an R-hat: expected some hundred sweeps. Raise them.")
     ax.hist(found, bins=30, color=COLOURS[0])
     share = f"{(found <= limit).mean():.0%} below {limit}"
     ax.axvline(limit, color=COLOURS[1], linestyle="--", linewidth=1.5, label=share)

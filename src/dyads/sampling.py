@@ -17,9 +17,9 @@ from dyads.errors import InputError
 from dyads.metrics import effective_sample_size, log_proba, r_hat
 from dyads.model.objective import Objective
 from dyads.model.streams import Stream, SweepNoise, random_stream
-from dyads.solve import SAMPLER, Ended, Options
-from dyads.solve.gibbs import SWEEPS, Chain, most_draws, settled_after
-from dyads.training import Callback, FitRun, Progress, Training, train
+from dyads.solve.gibbs import Chain, Gibbs, burn_in_length
+from dyads.solve.minimise import Ended
+from dyads.training import Callback, FitRun, Learned, Progress, Restart, auto_solver, train
 
 Array = np.ndarray[Any, Any]
 
@@ -61,42 +61,23 @@ class Diagnostics(NamedTuple):
         return float(np.quantile(self.r_hat, 0.9, method="lower"))
 
 
-class Chains(NamedTuple):
-    """How a posterior is sampled.
+def sample(
+    objective: Objective,
+    dyads: Dyads,
+    solver: Gibbs,
+    run: FitRun,
+    checkpoint: str | os.PathLike[str] | None = None,
+) -> Learned:
+    """Draw from the posterior, by chains that start at point estimates; see `train`, which makes these.
 
-    Attributes
-    ----------
-    n : how many chains
-    memory : bytes that the kept draws may take
-    checkpoint : a file in which the chains are kept, and from which they go on if it is there; or None
+    `checkpoint` : a file in which the chains are kept, and from which they go on if it is there; or None.
     """
-
-    n: int
-    memory: float
-    checkpoint: str | os.PathLike[str] | None
-
-
-def learn(
-    objective: Objective, dyads: Dyads, solver: str, options: Options, run: FitRun, sampled: Chains
-) -> "tuple[Training, list[State], Diagnostics | None, list[Progress]]":
-    """Minimise the objective, or draw from its posterior, as `solver` says.
-
-    Returns where that ended, the draws (none of a minimiser) with their diagnostics, and the trace. See `train`, which
-    also makes the point estimates from which chains start.
-    """
-    if solver != SAMPLER:
-        for name, given in (("n_chains", sampled.n > 1), ("checkpoint", sampled.checkpoint is not None)):
-            if given:
-                raise InputError(f"{name} is for solver='{SAMPLER}', and solver={solver!r}: expected it left alone.")
-        best, trace = train(objective, dyads, solver, options, run)
-        return best, [], None, trace
-    n_chains, checkpoint = sampled.n, sampled.checkpoint
     _check(objective, checkpoint, run.validation_fraction)
-    kept, held = run.split(dyads, options.seed)
-    fingerprint = _fingerprint(objective, kept, n_chains, run.values)
-    chains, seed = _resumed(checkpoint, fingerprint, options.seed)
-    n_sweeps = SWEEPS if options.max_iter is None else options.max_iter
-    trace, began = [], time.perf_counter()
+    kept, held = run.split(dyads)
+    fingerprint = _fingerprint(objective, kept, solver.chains, run.values)
+    chains, seed = _resumed(checkpoint, fingerprint, run.seed)
+    trace: list[Progress] = []
+    began = time.perf_counter()
     # BLAS sums in an order that depends on its number of threads.
     with threadpool_limits(1, "blas"), run.engine.bind(objective, kept) as problem:
         posterior = Posterior(problem)
@@ -106,21 +87,17 @@ def learn(
         def watched(state: State) -> Array:
             return _chances(posterior.proba(state, pairs), pairs.label)
 
-        for number in range(n_chains):
+        for number in range(solver.chains):
             if number == len(chains):
-                point, _ = train(
-                    objective,
-                    kept,
-                    "auto",
-                    Options(learning_rate=options.learning_rate, seed=seed + number),
-                    run._replace(validation_fraction=None, callback=None, start=run.start if number == 0 else None),
-                )
+                start = run.start if number == 0 else None
+                alone = run._replace(seed=seed + number, validation_fraction=None, callback=None, start=start)
+                point = train(objective, kept, auto_solver(objective, len(kept)), alone).best
                 chains.append(Chain(posterior.start(point.theta, random_stream(seed, Stream.CHAIN_START, number))))
-            most = most_draws(chains[number].state, sampled.memory, n_chains)
+            most = solver.most_draws(chains[number].state)
             chains[number] = chains[number].thinned(most)
             watch = _Watch(posterior, held, number, began, trace, run.callback, chains[number])
             try:
-                while chains[number].n_sweeps < n_sweeps:
+                while chains[number].n_sweeps < solver.sweeps:
                     noise = SweepNoise(seed, number, chains[number].n_sweeps)
                     chains[number] = chains[number].advanced(posterior, noise, watched, most)
                     if watch(chains[number]):
@@ -131,14 +108,15 @@ def learn(
                 save(now=True)
             if watch.told_to_stop:
                 break
-    return *_summary(chains, watch.told_to_stop), trace
+    best, draws, diagnostics = _summary(chains, watch.told_to_stop)
+    return Learned(best, trace, draws, diagnostics)
 
 
 def _check(objective: Objective, checkpoint: str | os.PathLike[str] | None, held_out: float | None) -> None:
     """Refuse what cannot be sampled, or kept, before anything is."""
     if checkpoint is not None and held_out is not None:
         raise InputError(
-            "checkpoint does not go with early_stopping=True, whose running averages it does not hold: expected one of "
+            "checkpoint does not go with early_stopping, whose running averages it does not hold: expected one of "
             "them. Leave one out."
         )
     if checkpoint is not None and (Path(checkpoint).is_dir() or not Path(checkpoint).resolve().parent.is_dir()):
@@ -146,21 +124,19 @@ def _check(objective: Objective, checkpoint: str | os.PathLike[str] | None, held
             f"checkpoint={os.fspath(checkpoint)!r} is no place for a file: expected one in a folder that exists."
         )
     if not objective.loss.likelihood:
-        raise InputError(
-            f"solver='{SAMPLER}' samples a posterior, and {objective.loss!r} is no likelihood: expected loss='log'."
-        )
+        raise InputError(f"Gibbs samples a posterior, and {objective.loss!r} is not a likelihood: expected loss='log'.")
     if objective.free is not None:
         raise InputError(
-            f"solver='{SAMPLER}' needs own weights of ids wherever features have theirs: expected bias=True and "
-            "interactions of at most rank."
+            "Gibbs needs own weights of ids wherever features have theirs: expected bias=True and interactions of at "
+            "most rank."
         )
 
 
-def _summary(chains: list[Chain], told: bool) -> "tuple[Training, list[State], Diagnostics]":
+def _summary(chains: list[Chain], told: bool) -> tuple[Restart, list[State], Diagnostics]:
     """What is read off chains: the draws after they have settled, and how well these are mixed."""
     n = min(chain.n_sweeps for chain in chains)
     # A chain that was stopped before the others had settled has no draws.
-    burn_in = max(settled_after(np.array(chain.losses)) for chain in chains)
+    burn_in = max(burn_in_length(np.array(chain.losses)) for chain in chains)
     draws = [draw for chain in chains for sweep, draw in chain.draws if sweep > burn_in]
     after = np.array([chain.watched[burn_in:n] for chain in chains])
     enough = n - burn_in >= 4
@@ -171,21 +147,24 @@ def _summary(chains: list[Chain], told: bool) -> "tuple[Training, list[State], D
         float(np.mean(np.concatenate([chain.accepted for chain in chains]))),
     )
     loss = float(np.mean([loss for chain in chains for loss in chain.losses[burn_in:]]))
-    complaint = None
+    warning = None
     if not enough:
-        complaint = f"{n} sweeps are too few to tell whether chains have mixed: expected some hundred. Raise max_iter."
+        warning = f"{n} sweeps are too few to tell whether chains have mixed: expected some hundred. Raise sweeps."
     elif found.acceptance < STUCK:
-        complaint = f"The chains hardly moved: {found.acceptance:.1%} of the draws were accepted. Raise max_iter."
+        warning = f"The chains hardly moved: the acceptance rate is {found.acceptance:.1%}. Raise sweeps."
     elif found.worst > MIXED:
-        complaint = (
+        warning = (
             f"The chains have not mixed after {n} sweeps: a tenth of the watched predictions have an R-hat above "
-            f"{found.worst:.2f}, expected at most {MIXED}. Raise max_iter."
+            f"{found.worst:.2f}, expected at most {MIXED}. Raise sweeps."
         )
     if told:
-        complaint = None
-    ended: Ended = "monitor" if told else "tolerance" if complaint is None else "limit"
-    training = Training(chains[-1].state.theta, loss, math.nan, SAMPLER, n, ended, None, complaint)
-    return training, draws, found
+        warning = None
+    ended: Ended = "monitor" if told else "tolerance" if warning is None else "limit"
+    best = Restart(
+        theta=chains[-1].state.theta, objective=loss, solver=Gibbs.__name__.lower(), n_iter=n, ended=ended,
+        warning=warning,
+    )  # fmt: skip
+    return best, draws, found
 
 
 def _watched(dyads: Dyads, seed: int) -> Dyads:

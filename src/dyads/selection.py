@@ -1,40 +1,48 @@
 """Model selection: how good a model is, by what it knew of the ids, and penalties chosen by cross-validation."""
 
+import itertools
 import logging
 import numbers
+import os
 import threading
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 import joblib
 import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import svds
-from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.base import clone
 from sklearn.model_selection import check_cv
 from sklearn.utils.validation import check_is_fitted
 
 from dyads import metrics
+from dyads.choices import features_of, l2_of, solver_of
 from dyads.data.labels import numeric_values, read_labels, values_of
 from dyads.data.observations import read_weight
+from dyads.data.side import SideInformation
 from dyads.data.split import RandomCells
 from dyads.data.tables import named_values, read_column, read_feature, table_like
+from dyads.engine import Engine
 from dyads.errors import InputError, NotConvergedWarning, UnknownIdWarning, VanishedWarning
 from dyads.estimators import LFLClassifier, LFLOrdinal
-from dyads.solve import SAMPLER
+from dyads.lfl import LFL
+from dyads.model.loss import Loss
+from dyads.model.penalty import L2
+from dyads.solve import LBFGS, SGD, Gibbs, Newton
 
 Array = np.ndarray[Any, Any]
 logger = logging.getLogger("dyads")
 
 SHARES = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
-"""The default grid of `l2`, as shares of the strength at which all latent weights vanish."""
+"""The default grid of `l2__latent`, as shares of the strength at which all latent weights vanish."""
 
 SIDE_GRID = (3.0, 10.0, 30.0, 100.0, 300.0)
-"""The default grid of `l2_side`, tried where there are features."""
+"""The default grid of `l2__side`, tried where there are features."""
 
 BIAS_GRID = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""The default grid of `l2_bias`, tried where there are no latent weights."""
+"""The default grid of `l2__bias`, tried where there are no latent weights."""
 
 UNSEEN_LABEL = 20.0
 """The log-loss of a label that a fold's training part lacks."""
@@ -132,8 +140,11 @@ def vanishing_l2(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> f
     dyads, and cost l2 (|a|^2 + |b|^2) / 2: they grow only if the matrix of some label has a greater norm than l2.
     Of ordered labels, which share latent weights, that of all labels weighed by their standardised values counts too.
     """
-    changed = {"rank": 0, "structure": None, "n_bases": None, "interactions": 0, "early_stopping": False, "n_models": 1}
-    plain = clone(estimator).set_params(**changed)
+    given = l2_of(estimator.l2)
+    l2 = given.replaced(dict.fromkeys(("latent", "row", "col", "shared")))
+    features = None if estimator.features is None else estimator.features.replaced({"interactions": 0})
+    changed = {"rank": 0, "structure": None, "n_terms": None, "early_stopping": None, "n_models": 1}
+    plain = clone(estimator).set_params(l2=l2, features=features, **changed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotConvergedWarning)
         plain.fit(X, y, sample_weight)
@@ -151,31 +162,59 @@ def vanishing_l2(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> f
     return max(found) or 1.0
 
 
-class _CV(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
-    """What the estimators with built-in cross-validation share."""
+class _CV(LFL):
+    """What estimators with built-in cross-validation add to the estimator they are made of, `_plain`."""
 
-    _kind: Any
+    _plain: ClassVar[Any]
 
     def __init__(
         self,
-        estimator: Any = None,
+        rank: int = 5,
         *,
-        l2: Sequence[float] | None = None,
-        l2_side: Sequence[float] | None = None,
-        rank: Sequence[int] | None = None,
-        structure: Sequence[str] | None = None,
+        grid: Mapping[str, Sequence[Any]] | None = None,
         cv: Any = 3,
         n_jobs: int | None = None,
+        loss: str | Loss = "log",
+        structure: str | None = None,
+        n_terms: int | None = None,
+        reference: Any = "auto",
+        bias: bool = True,
+        id_columns: Sequence[Any] | None = None,
+        features: SideInformation | None = None,
+        l2: float | L2 | None = None,
+        solver: str | LBFGS | SGD | Newton | Gibbs = "auto",
+        n_init: int = 1,
+        n_models: int = 1,
+        early_stopping: float | None = None,
+        unknown: str = "prior",
+        engine: str | Engine = "cpu",
+        random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
+        warm_start: bool = False,
     ) -> None:
-        self.estimator = estimator
-        self.l2 = l2
-        self.l2_side = l2_side
-        self.rank = rank
-        self.structure = structure
+        super().__init__(
+            rank,
+            loss=loss,
+            structure=structure,
+            n_terms=n_terms,
+            reference=reference,
+            bias=bias,
+            id_columns=id_columns,
+            features=features,
+            l2=l2,
+            solver=solver,
+            n_init=n_init,
+            n_models=n_models,
+            early_stopping=early_stopping,
+            unknown=unknown,
+            engine=engine,
+            random_state=random_state,
+            verbose=verbose,
+            warm_start=warm_start,
+        )
+        self.grid = grid
         self.cv = cv
         self.n_jobs = n_jobs
-        self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, callback: Callable[[int, int], Any] | None = None) -> Self:
         """Choose the penalties on folds of the data, then fit on all of it.
@@ -183,75 +222,70 @@ class _CV(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         `callback` : called with the number of fits done and of those planned after each of them, for a progress bar; of
         several jobs, from their threads, one at a time.
         """
-        template = self._kind() if self.estimator is None else self.estimator
-        if not isinstance(template, self._kind):
-            raise InputError(
-                f"estimator={template!r} does not fit {type(self).__name__}: expected a {self._kind.__name__}."
-            )
-        if template.solver == SAMPLER and self.l2 is None:
-            raise InputError(
-                f"solver='{SAMPLER}' learns how strong its penalties are: expected a solver that minimises, or l2= one "
-                f"value to compare ranks or structures. Fit {self._kind.__name__} itself."
-            )
+        template = self._template()
+        template.check_params()
         table = {name: read_feature(values, f"column {name!r}") for name, values in named_values(X).items()}
         labels = read_column(y, "the column of labels", numbers_mix=True)
         weight = read_weight(sample_weight)
         if isinstance(self.cv, numbers.Integral):
-            cv = RandomCells(int(self.cv), row=template.row, col=template.col)
+            cv = RandomCells(int(self.cv), id_columns=template.id_columns)
         else:
             cv = check_cv(self.cv, read_labels(y), classifier=True)
         folds = list(cv.split(table if isinstance(cv, RandomCells) else X, read_labels(y)))
         search = _Search(template, table, labels, weight, folds, self.n_jobs, self.verbose, callback)
-        ranks = [template.rank] if self.rank is None else list(self.rank)
-        structures = [template.structure] if self.structure is None else list(self.structure)
-        grid = self._l2_grid(template, table, labels, weight, ranks)
-        with_features = template.row_features is not None or template.col_features is not None or template.implicit
-        tries_side = self.l2_side is not None or with_features or len(table) > len(template._id_columns)
-        side_grid = (SIDE_GRID if self.l2_side is None else self.l2_side) if tries_side else ()
-        steps = sum(len(grid if rank else BIAS_GRID) for rank in ranks) * len(structures) + len(side_grid)
-        search.planned = steps * len(folds)
-        for rank in ranks:
-            for structure in structures:
-                name, values = ("l2", grid) if rank else ("l2_bias", BIAS_GRID)
-                search.path({"rank": rank, "structure": structure}, name, values)
-        if tries_side:
-            search.path(search.best, "l2_side", side_grid)
+        paths, side = self._paths(template, table, labels, weight)
+        search.planned = (sum(len(values) for _, _, values in paths) + len(side)) * len(folds)
+        for fixed, name, values in paths:
+            search.path(fixed, name, values)
+        if side:
+            search.path(search.best, "l2__side", side)
         self.cv_results_ = search.results()
         self.best_params_, self.best_score_ = search.best, search.best_score
         self.best_index_ = self.cv_results_["params"].index(search.best)
-        self.best_estimator_ = clone(template).set_params(**search.best).fit(X, y, sample_weight)
-        self.n_features_in_ = self.best_estimator_.n_features_in_
+        chosen = clone(template).set_params(**search.best).fit(X, y, sample_weight)
+        self.__dict__.update({name: value for name, value in vars(chosen).items() if name.endswith("_")})
         return self
 
-    def _l2_grid(self, template: Any, table: Any, labels: Any, weight: Array | None, ranks: list[int]) -> list[float]:
-        if self.l2 is not None:
-            return sorted(float(value) for value in self.l2)
-        if not any(ranks):
-            return []
-        top = vanishing_l2(template, table, labels, weight)
-        return [float(f"{share * top:.3g}") for share in SHARES]
+    def _paths(
+        self, template: Any, table: Any, labels: Any, weight: Array | None
+    ) -> tuple[list[tuple[dict[str, Any], str, Sequence[float]]], Sequence[float]]:
+        """The searches along one penalty: (fixed parameters, name, values) of each; and the values of `l2__side`."""
+        grid = {name: list(values) for name, values in (self.grid or {}).items()}
+        solver = solver_of(template.solver)
+        latent, side = grid.pop("l2__latent", None), grid.pop("l2__side", None)
+        if latent is None and l2_of(template.l2).latent is not None:
+            latent = [l2_of(template.l2).latent]
+        if latent is None and solver is not None and solver.samples:
+            raise InputError(
+                f"{type(solver).__name__} learns how strong its penalties are: expected a solver that minimises, or "
+                f"l2= one value to compare other parameters. Fit {self._plain.__name__} itself."
+            )
+        combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+        ranks = [fixed.get("rank", template.rank) for fixed in combinations]
+        if latent is None and any(ranks):
+            top = vanishing_l2(template, table, labels, weight)
+            latent = [float(f"{share * top:.3g}") for share in SHARES]
+        paths: list[tuple[dict[str, Any], str, Sequence[float]]] = []
+        for fixed, rank in zip(combinations, ranks, strict=True):
+            # At rank 0 there are no latent weights, and biases are all there is to penalise.
+            alone = {} if rank or template.l2 is None else {"l2__latent": None}
+            name, values = ("l2__latent", latent) if rank else ("l2__bias", BIAS_GRID)
+            paths.append((fixed | alone, name, sorted(map(float, values or ()))))
+        with_features = features_of(template.features).of_ids or len(table) > template._n_id_columns
+        if side is None:
+            side = SIDE_GRID if with_features and l2_of(template.l2).side is None else ()
+        return paths, side
 
-    @property
-    def classes_(self) -> Array:
-        """The labels, sorted (n_labels,)."""
-        if "best_estimator_" not in self.__dict__:
-            raise AttributeError(f"This {type(self).__name__} is not fitted yet: call fit first.")
-        return self.best_estimator_.classes_  # type: ignore[no-any-return]
+    def _template(self) -> Any:
+        """The plain estimator with these parameters."""
+        return self._plain(**{name: getattr(self, name) for name in self._plain().get_params(deep=False)})
 
-    def predict_proba(self, X: Any) -> Array:
-        """Probability of each label (n, n_labels), by `best_estimator_`, which has all other methods too."""
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model to one file; `dyads.load` reads it, as one with the parameters chosen."""
         check_is_fitted(self)
-        return self.best_estimator_.predict_proba(X)  # type: ignore[no-any-return]
-
-    def predict(self, X: Any) -> Array:
-        """One label per dyad, by `best_estimator_`."""
-        check_is_fitted(self)
-        return self.best_estimator_.predict(X)  # type: ignore[no-any-return]
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The score of `best_estimator_`."""
-        check_is_fitted(self)
-        return self.best_estimator_.score(X, y, sample_weight)  # type: ignore[no-any-return]
+        chosen = self._template().set_params(**self.best_params_)
+        chosen.__dict__.update({name: value for name, value in vars(self).items() if name.endswith("_")})
+        chosen.save(path)
 
 
 class _Search:
@@ -351,36 +385,39 @@ def _held_out_loss(proba: Array, y: Any, classes: Array, weight: Array | None) -
     return loss if share == 1 else share * loss + (1 - share) * UNSEEN_LABEL
 
 
-class LFLClassifierCV(_CV):
+class LFLClassifierCV(_CV, LFLClassifier):
     """`LFLClassifier` with penalties chosen by cross-validation, on the log-loss, without a number from the user.
+
+    It has the parameters of `LFLClassifier`, and all its methods once fitted: it is then the model with the best
+    parameters, fitted on all data. Chosen are `l2__latent`, from shares 1/64 to 1 of the strength at which all latent
+    weights vanish, and, with the best of these, `l2__side`, from 3 to 300 where there are features. A strength that is
+    given, as by ``l2=3.0``, is not chosen.
 
     Parameters
     ----------
-    estimator : LFLClassifier, default ``LFLClassifier()``
-        What is not chosen here: features, loss, solver, ...
-    l2 : values to try, default from the data
-        Shares 1/64 to 1 of the strength at which all latent weights vanish.
-    l2_side : values to try, default 3 to 300 where there are features; with the best of the others
-    rank, structure : values to try, default those of `estimator`
-    cv : int or splitter, default 3 folds of dyads at random
-    n_jobs : folds at once, default one, which then has all threads
-    verbose : above 0, each result is logged
+    grid : dict of values to try by parameter, default None
+        Other values of `l2__latent` and `l2__side`, and further parameters to choose, such as
+        ``{"rank": [5, 10], "structure": ["bilinear", "stereotype"]}``: every combination is tried.
+    cv : int or splitter, default 3
+        Folds of dyads at random, or a splitter such as `dyads.split.NewRows`.
+    n_jobs : int, default None
+        Folds at once; one if None, which then has all threads.
+    others : as of `LFLClassifier`
 
     Attributes
     ----------
-    best_estimator_ : the model with the best parameters, fitted on all data; it has all methods of its kind
     best_params_, best_score_ (minus the held-out log-loss), best_index_, cv_results_ : as scikit-learn's
+    others : as of `LFLClassifier`
     """
 
-    _kind = LFLClassifier
+    _plain = LFLClassifier
 
 
-class LFLOrdinalCV(_CV):
+class LFLOrdinalCV(_CV, LFLOrdinal):
     """`LFLOrdinal` with penalties chosen by cross-validation; see `LFLClassifierCV`."""
 
-    _kind = LFLOrdinal
+    _plain = LFLOrdinal
 
-    def predict_mean(self, X: Any) -> Array:
-        """Expected value of the label (n,), by `best_estimator_`."""
-        check_is_fitted(self)
-        return self.best_estimator_.predict_mean(X)  # type: ignore[no-any-return]
+
+SEARCHES = {kind._plain.__name__: kind for kind in (LFLClassifierCV, LFLOrdinalCV)}
+"""The estimator with built-in cross-validation of an estimator, by its name."""

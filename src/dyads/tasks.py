@@ -27,7 +27,7 @@ class Task:
     Attributes
     ----------
     X, y, X_test, y_test : dicts of (n,) columns, and labels
-    features : `row_features` and `col_features` for methods that use side-information
+    features : of rows and columns, for methods that use side-information, by parameter of an estimator
     bayes_error : least 0-1 error there can be on the test dyads, where it is known
     shape : of the picture that a row is, where it is one
     """
@@ -61,7 +61,7 @@ class Task:
 
 def divided(data: Dataset, test: Array, features: bool = False) -> Task:
     """The task of testing on the dyads marked in `test` (n,) and training on the others."""
-    tables = {"row_features": data.row_features, "col_features": data.col_features} if features else {}
+    tables = {"features__row": data.row_features, "features__col": data.col_features} if features else {}
     side = {name: Features(table) for name, table in tables.items() if table}
     return Task(lines(data.X, ~test), data.y[~test], lines(data.X, test), data.y[test], side)
 

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,20 +10,17 @@ import numpy as np
 
 from dyads.data.dyads import Dyads
 from dyads.engine import Engine, Problem
-from dyads.errors import DivergenceError, InputError, unknown_name
+from dyads.errors import DivergenceError, InputError
 from dyads.model.objective import Objective
 from dyads.model.penalty import Counts
 from dyads.model.streams import Stream, random_stream
-from dyads.solve import SOLVERS, Ended, Options
-from dyads.solve.sgd import RATE, finite_epoch
+from dyads.solve import LBFGS, SGD, SOLVERS
+from dyads.solve.minimise import Ended, Minimiser, finite_epoch
 
 Array = np.ndarray[Any, Any]
 
 FULL_BATCH_DYADS = 50_000
 """Up to this many dyads ``solver="auto"`` takes L-BFGS, above it SGD, which is then both faster and as good."""
-
-SIDE_TRAINING = ("joint", "after", "frozen")
-"""When side weights are learnt: with all others; after them, and then all together; or after, all others frozen."""
 
 PATIENCE = 3
 """Iterations without a better held-out loss after which early stopping ends a fit."""
@@ -50,35 +47,52 @@ class Progress(NamedTuple):
 Callback = Callable[[Progress], Any]
 
 
-@dataclass(frozen=True)
-class Training:
-    """One restart of a solver, and of several the best.
+@dataclass(frozen=True, kw_only=True)
+class Restart:
+    """Result of one restart of a solver, or of the chains of a sampler.
 
     Attributes
     ----------
     theta : (size,) parameters
     objective : its exact value at theta, over the dyads trained on
-    validation : mean held-out loss at theta under early stopping, else NaN
     solver : the name of the solver that ran
     n_iter : iterations
     ended : what ended it; "monitor" is the user's callback
+    validation : mean held-out loss at theta under early stopping, else NaN
     diverged : when and why the objective stopped being finite, or None; theta is then the last finite state
-    complaint : why the result may not be trusted, in a sentence, or None
+    warning : why the result may not be trusted, in a sentence, or None
     """
 
     theta: Array
     objective: float
-    validation: float
     solver: str
     n_iter: int
     ended: Ended
-    diverged: str | None
-    complaint: str | None = None
+    validation: float = math.nan
+    diverged: str | None = None
+    warning: str | None = None
 
     @property
-    def badness(self) -> tuple[bool, float]:
+    def sort_key(self) -> tuple[bool, float]:
         """Restarts are compared by this: the least is the best."""
         return self.diverged is not None, self.objective if math.isnan(self.validation) else self.validation
+
+
+class Learned(NamedTuple):
+    """What a fit leaves.
+
+    Attributes
+    ----------
+    best : the best restart
+    trace : every iteration of all restarts
+    draws : states drawn from the posterior; none of a minimiser
+    diagnostics : how well the chains have mixed, or None of a minimiser
+    """
+
+    best: Restart
+    trace: list[Progress]
+    draws: Sequence[Any] = ()
+    diagnostics: Any = None
 
 
 class FitRun(NamedTuple):
@@ -87,16 +101,18 @@ class FitRun(NamedTuple):
     Attributes
     ----------
     engine : where sums over dyads are computed
+    seed : of everything random
     values : (n_labels,) of ordered labels, or None
     n_init : random starts
     validation_fraction : share of the dyads that early stopping holds out, or None; each restart then keeps its iterate
         of least held-out loss
-    side_training : in which order the side weights are learnt, see `SIDE_TRAINING`
+    side_training : when the side weights are learnt; see `dyads.SideInformation`
     start : alters the initial theta of the first restart, or None
     callback : told of every iteration, or None
     """
 
     engine: Engine
+    seed: int
     values: Array | None = None
     n_init: int = 1
     validation_fraction: float | None = None
@@ -104,101 +120,89 @@ class FitRun(NamedTuple):
     start: Callable[[Array], Array] | None = None
     callback: Callback | None = None
 
-    def split(self, dyads: Dyads, seed: int) -> tuple[Dyads, Dyads | None]:
+    def split(self, dyads: Dyads) -> tuple[Dyads, Dyads | None]:
         """The dyads to train on, and those held out, if any."""
         if self.validation_fraction is None:
             return dyads, None
-        return dyads.hold_out(self.validation_fraction, random_stream(seed, Stream.HOLD_OUT))
+        return dyads.hold_out(self.validation_fraction, random_stream(self.seed, Stream.HOLD_OUT))
 
 
-def pick_solver(name: str, objective: Objective, n_dyads: int) -> str:
-    """Resolve ``"auto"`` and check that the solver fits the loss."""
-    if name == "auto":
-        return "lbfgs" if n_dyads <= FULL_BATCH_DYADS and objective.loss.smooth else "sgd"
-    if name not in SOLVERS:
-        raise unknown_name("solver", name, [*SOLVERS, "auto"])
-    if SOLVERS[name].needs_smooth and not objective.loss.smooth:
-        fitting = [other for other, solver in SOLVERS.items() if not solver.needs_smooth]
-        raise InputError(
-            f"solver={name!r} needs a smooth loss, and {objective.loss!r} is not: use solver={fitting[0]!r}."
-        )
-    return name
+def auto_solver(objective: Objective, n_dyads: int) -> LBFGS | SGD:
+    """The solver that ``solver="auto"`` stands for."""
+    return LBFGS() if n_dyads <= FULL_BATCH_DYADS and objective.loss.smooth else SGD()
 
 
-def train(
-    objective: Objective,
-    dyads: Dyads,
-    solver: str,
-    options: Options,
-    run: FitRun,
-) -> tuple[Training, list[Progress]]:
-    """Minimise the objective from random starts; returns the best of them and the trace of all."""
-    solver = pick_solver(solver, objective, len(dyads))
-    kept, held = run.split(dyads, options.seed)
+def train(objective: Objective, dyads: Dyads, solver: Minimiser, run: FitRun) -> Learned:
+    """Minimise the objective from random starts, and keep the best."""
+    name = type(solver).__name__
+    if solver.needs_smooth and not objective.loss.smooth:
+        fitting = [other for other, kind in SOLVERS.items() if not kind.needs_smooth and not kind.samples]
+        raise InputError(f"{name} needs a smooth loss, and {objective.loss!r} is not: use solver={fitting[0]!r}.")
+    kept, held = run.split(dyads)
     trace: list[Progress] = []
     restarts = []
     stages = _stages(objective, run.side_training)
     with run.engine.bind(objective, kept) as problem:
         began = time.perf_counter()
         for init in range(run.n_init):
-            rng = random_stream(options.seed, Stream.START, init)
+            rng = random_stream(run.seed, Stream.START, init)
             theta = _initial(objective, rng, dyads, kept, run.values)
             if run.start is not None and init == 0:
                 theta = run.start(theta)
-            seeded = options._replace(seed=int(rng.integers(2**31)))
+            seed = int(rng.integers(2**31))
             n_iter = 0
             for number, free in enumerate(stages):
                 last = number == len(stages) - 1
                 first = theta if last else np.where(_side(objective), 0, theta)
                 watch = _Watch(problem, held, init, n_iter, began, trace, run.callback)
-                solution = SOLVERS[solver].minimise(problem.restricted(free), first, seeded, watch)
+                solution = solver.minimise(problem.restricted(free), first, seed, watch)
                 best = solution.theta if watch.best is None else watch.best
                 theta = best if last else np.where(_side(objective), theta, best)
                 n_iter += solution.n_iter
                 if watch.told_to_stop or solution.diverged is not None:
                     break
             ended: Ended = "tolerance" if watch.stopped_early else solution.ended
-            value = problem.value(best)
-            complaint = _complaint(solver, n_iter) if ended == "limit" else None
             restarts.append(
-                Training(best, value, watch.validation, solver, n_iter, ended, solution.diverged, complaint)
+                Restart(
+                    theta=best,
+                    objective=problem.value(best),
+                    solver=name.lower(),
+                    n_iter=n_iter,
+                    ended=ended,
+                    validation=watch.validation,
+                    diverged=solution.diverged,
+                    warning=_not_converged(name, n_iter) if ended == "limit" else None,
+                )
             )
             if watch.told_to_stop:
                 break
-    return min(restarts, key=lambda restart: restart.badness), trace
+    return Learned(min(restarts, key=lambda restart: restart.sort_key), trace)
 
 
-def _complaint(solver: str, n_iter: int) -> str:
+def _not_converged(solver: str, n_iter: int) -> str:
     return (
-        f"The {solver} solver stopped after {n_iter} iterations without reaching its tolerance: raise max_iter (or "
-        "tol) if the objective still falls."
+        f"{solver} stopped after {n_iter} iterations without reaching its tolerance: if the objective still falls, "
+        f"raise the limit, as in solver={solver}(max_iter={2 * n_iter})."
     )
 
 
 def resume(
-    objective: Objective,
-    dyads: Dyads,
-    counts: Counts,
-    theta: Array | None,
-    options: Options,
-    number: int,
-    run: FitRun,
+    objective: Objective, dyads: Dyads, counts: Counts, theta: Array | None, solver: SGD, number: int, run: FitRun
 ) -> tuple[Array, Progress]:
     """One epoch of SGD over a batch of dyads, from `theta` or, if None, from a random start.
 
     `counts` are those of all dyads so far, this batch included; `number` is that of the epoch.
     """
     if theta is None:
-        theta = _initial(objective, random_stream(options.seed, Stream.START, 0), dyads, dyads, run.values)
+        theta = _initial(objective, random_stream(run.seed, Stream.START, 0), dyads, dyads, run.values)
     with run.engine.bind(objective, dyads, counts) as problem:
         began = time.perf_counter()
         descent = problem.descent(theta, visited=True)
-        rate = RATE if options.learning_rate is None else options.learning_rate
-        value = finite_epoch(descent, rate, options.seed, number)
+        value = finite_epoch(descent, solver.rate, run.seed, number)
     if value is None:
         raise DivergenceError(
-            f"The objective stopped being a finite number in SGD epoch {number + 1}: lower learning_rate, or raise l2. "
-            "The model keeps its last state."
+            f"The objective stopped being a finite number in SGD epoch {number + 1}: lower the rate, as in "
+            f"solver=SGD(learning_rate={solver.rate / 4:g}), or raise l2. The model keeps its last state."
         )
     return descent.theta(), Progress(0, number + 1, value, math.nan, time.perf_counter() - began)
 

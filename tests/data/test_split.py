@@ -67,7 +67,7 @@ def test_a_seed_gives_the_same_split_and_another_one_another():
 
 
 def test_named_columns_and_arrays_split_alike():
-    by_name = list(split.NewRows(3, row="user", col="item").split(X[["item", "user"]]))
+    by_name = list(split.NewRows(3, id_columns=("user", "item")).split(X[["item", "user"]]))
     by_place = list(split.NewRows(3).split(X.to_numpy()))
     np.testing.assert_array_equal(by_name[0][1], by_place[0][1])
 

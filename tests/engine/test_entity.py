@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dyads import LFLClassifier, LFLOrdinal
+from dyads import L2, LFLClassifier, LFLOrdinal
 from dyads.datasets.synthetic import make_nominal
 from dyads.engine import CPU, orders
 from dyads.engine.sums import parts_of
@@ -128,11 +128,16 @@ def test_blocks_are_drawn_in_parts_of_whole_labels():
 
 def test_newton_and_lbfgs_agree_where_the_problem_is_convex_and_nearly_elsewhere():
     data = make_nominal(n=40, rank=2, width=2.0, random_state=1)
-    common = {"l2": 1.0, "l2_bias": 1.0, "max_iter": 3000}
-    convex = [LFLClassifier(rank=0, solver=s, tol=1e-12, **common).fit(data.X, data.y) for s in ("newton", "lbfgs")]
+    l2 = {0: L2(bias=1.0), 2: L2(latent=1.0, bias=1.0)}
+    convex = [
+        LFLClassifier(rank=0, l2=l2[0], solver=SOLVERS[s](3000, 1e-12)).fit(data.X, data.y) for s in ("newton", "lbfgs")
+    ]
     assert convex[0].objective_ == pytest.approx(convex[1].objective_, rel=1e-6)
     latent = [
-        min(LFLClassifier(rank=2, solver=s, random_state=i, **common).fit(data.X, data.y).objective_ for i in range(5))
+        min(
+            LFLClassifier(rank=2, l2=l2[2], solver=SOLVERS[s](3000), random_state=i).fit(data.X, data.y).objective_
+            for i in range(5)
+        )
         for s in ("newton", "lbfgs")
     ]
     assert latent[0] == pytest.approx(latent[1], rel=0.01)
@@ -141,5 +146,5 @@ def test_newton_and_lbfgs_agree_where_the_problem_is_convex_and_nearly_elsewhere
 @pytest.mark.parametrize("solver", [name for name, solver in SOLVERS.items() if solver.needs_smooth])
 def test_a_solver_that_needs_slopes_refuses_a_loss_without_and_names_one_that_fits(solver):
     data = make_nominal(n=10, random_state=1)
-    with pytest.raises(InputError, match=f"solver='{solver}' needs a smooth loss.*use solver='sgd'"):
+    with pytest.raises(InputError, match=f"{SOLVERS[solver].__name__} needs a smooth loss.*use solver='sgd'"):
         LFLOrdinal(loss=Absolute(0), solver=solver).fit(data.X, np.unique(data.y, return_inverse=True)[1])

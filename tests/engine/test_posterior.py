@@ -16,7 +16,7 @@ from dyads.metrics import effective_sample_size
 from dyads.model.loss import Log
 from dyads.model.objective import Objective
 from dyads.model.parameters import Layout
-from dyads.model.penalty import L2, Counts
+from dyads.model.penalty import Counts, Penalty
 from dyads.model.prior import MEAN_COUNT, SIDE_RATE, SIDE_SHAPE, Learnt
 from dyads.model.streams import SweepNoise
 from dyads.model.structure import Bilinear, Diagonal, Directed, Stereotype
@@ -54,7 +54,7 @@ def bound(structure, side=False, n_relations=1, n=10):
         dyads = replace(dyads, side=Side(rows, None if structure.one_set else cols, pairs))
     layout = Layout(structure, 3, 3, n_relations, dyads.side.widths, 1 if side else 0)
     centre = np.random.default_rng(9).normal(size=layout.size)
-    penalty = L2.of(layout, {}, "none", Counts.of(dyads, structure.one_set), centre)
+    penalty = Penalty.of(layout, {}, "none", Counts.of(dyads, structure.one_set), layout.blocks(centre).shared)
     return Objective(layout, Log(), penalty), dyads
 
 

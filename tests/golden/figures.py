@@ -25,6 +25,7 @@ from threadpoolctl import threadpool_limits
 import dyads
 from dyads import baselines
 from dyads.model.structure import STRUCTURES
+from dyads.solve import SOLVERS
 from problems import LOSS_CASES, STRUCTURE_CASES, make_dyads, make_objective
 
 # isort: split
@@ -155,16 +156,17 @@ def calibrated(model, data):
     return {"calibrated_proba": model.predict_proba(data.asked)}
 
 
-MIXED = {"interactions": 1, "l2_side": 3.0}
-FEATURES = {"row_features": of_ids("row", [*ROWS, "new"]), "col_features": of_ids("col", COLS), **MIXED}
+TABLES = {"features__row": of_ids("row", [*ROWS, "new"]), "features__col": of_ids("col", COLS)}
+MIXED = {"features__interactions": 1, "l2__side": 3.0}
+FEATURES = TABLES | MIXED
 NAMED = {
     "features": Named((*MINIMISERS, "gibbs"), FEATURES),
-    "frozen": Named(("sgd", "lbfgs"), {**FEATURES, "side_training": "frozen"}),
-    "implicit": Named(MINIMISERS, {"implicit": True, **MIXED}),
+    "frozen": Named(("sgd", "lbfgs"), {**FEATURES, "features__training": "frozen"}),
+    "implicit": Named(MINIMISERS, {"features__implicit": True, **MIXED}),
     "unweighted": Named((*MINIMISERS, "gibbs"), {}),
-    "early_stopping": Named(("lbfgs", "sgd", "gibbs"), {"early_stopping": True}),
-    "l2_count": Named(MINIMISERS, {"l2_scaling": "count", "l2": 0.05}),
-    "l2_inverse_sqrt": Named(MINIMISERS, {"l2_scaling": "inverse_sqrt"}),
+    "early_stopping": Named(("lbfgs", "sgd", "gibbs"), {"early_stopping": 0.1}),
+    "l2_count": Named(MINIMISERS, {"l2__scaling": "count", "l2__latent": 0.05}),
+    "l2_inverse_sqrt": Named(MINIMISERS, {"l2__scaling": "inverse_sqrt"}),
     "n_models": Named(("lbfgs", "sgd"), {"n_models": 2}),
     "fold_in": Named(("lbfgs", "gibbs"), {}, folded_in),
     "partial_fit": Named(("sgd",), {}, fitted_further),
@@ -203,12 +205,13 @@ def cases():
 def fit(estimator, structure, loss, solver, name=None):
     """The figures of a whole fit."""
     case = Named((), {}) if name is None else NAMED[name]
-    data = made_up(estimator, structure, name == "one_id_set", "row_features" in case.choices)
-    choices = {"l2": 0.5, "solver": solver, "max_iter": ITERATIONS[solver], "n_jobs": 1, "random_state": 0}
+    data = made_up(estimator, structure, name == "one_id_set", "features__row" in case.choices)
+    chosen = SOLVERS[solver](ITERATIONS[solver])
+    choices = {"l2": 0.5, "solver": chosen, "engine": CPU(1), "random_state": 0}
     if estimator == "MMMF":
         model = baselines.MMMF(2, **choices)
     else:
-        model = getattr(dyads, estimator)(2, **{**choices, "structure": structure, "loss": loss, **case.choices})
+        model = getattr(dyads, estimator)(2, **choices, structure=structure, loss=loss).set_params(**case.choices)
     model.fit(data.X, data.y, sample_weight=None if name == "unweighted" else data.weight)
     answer = model.decision_function if estimator == "MMMF" else model.predict_proba
     found = {"objective": model.objective_, "n_iter": model.n_iter_, "proba": answer(data.asked)}

@@ -14,6 +14,7 @@ import typer
 
 from dyads.cli import console
 from dyads.cli.console import Usage
+from dyads.cli.options import SettingsCommand, given_settings
 from dyads.data.files import as_ids, check_columns
 from dyads.errors import InputError, UnknownIdWarning
 
@@ -33,12 +34,6 @@ Output = Annotated[str, typer.Option("--output", "-o", help="File to write; - is
 ModelOutput = Annotated[Path, typer.Option("--output", "-o", help="Model file to write.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace the output if it exists.")]
 Json = Annotated[bool, typer.Option("--json", help="For machines.")]
-
-MODEL, PENALTY, SOLVER = "The model", "Penalties", "The solver"
-
-
-def _option(text: str, panel: str = MODEL) -> Any:
-    return typer.Option(help=text, rich_help_panel=panel)
 
 
 def fit(
@@ -62,42 +57,12 @@ def fit(
     checkpoint: Annotated[Path | None, typer.Option(help="File from which sampling goes on if it is stopped.")] = None,
     force: Force = False,
     as_json: Json = False,
-    rank: Annotated[int, _option("Latent weights per id (and label); 0 for none.")] = 5,
-    loss: Annotated[str, _option("log, brier; ordinal also absolute, squared, hinge.")] = "log",
-    structure: Annotated[str | None, _option("bilinear, stereotype, symmetric, spectral, directed, ...")] = None,
-    n_bases: Annotated[int | None, _option("Sets of shared latent weights.")] = None,
-    base: Annotated[str, _option("Label whose weights are zero; auto, or none.")] = "auto",
-    bias: Annotated[bool, _option("Whether ids have biases.")] = True,
-    interactions: Annotated[int, _option("Latent columns in which features have weights too.")] = 0,
-    implicit: Annotated[bool, _option("Use who was seen with whom as features.")] = False,
-    side_training: Annotated[str, _option("joint, after or frozen: when features are learnt.")] = "joint",
-    unknown: Annotated[str, _option("prior, mean, raise or nan: what new ids are.")] = "prior",
-    l2: Annotated[float, _option("Of latent weights.", PENALTY)] = 6.0,
-    l2_row: Annotated[float | None, _option("Of rows' latent weights; l2 if not told.", PENALTY)] = None,
-    l2_col: Annotated[float | None, _option("Of columns' latent weights; l2 if not told.", PENALTY)] = None,
-    l2_bias: Annotated[float, _option("Of biases.", PENALTY)] = 2.0,
-    l2_side: Annotated[float, _option("Of the weights of features.", PENALTY)] = 30.0,
-    l2_shared: Annotated[float | None, _option("Of the labels' weights of shared ones.", PENALTY)] = None,
-    l2_scaling: Annotated[str, _option("none, inverse_sqrt or count.", PENALTY)] = "none",
-    solver: Annotated[str, _option("auto, lbfgs, sgd, newton or gibbs.", SOLVER)] = "auto",
-    max_iter: Annotated[int | None, _option("Most iterations, epochs or sweeps.", SOLVER)] = None,
-    tol: Annotated[float | None, _option("Least share by which an iteration must lower the objective.", SOLVER)] = None,
-    learning_rate: Annotated[float | None, _option("Of SGD.", SOLVER)] = None,
-    n_init: Annotated[int, _option("Restarts, of which the best is kept.", SOLVER)] = 1,
-    n_models: Annotated[int, _option("Models to average.", SOLVER)] = 1,
-    n_chains: Annotated[int, _option("Chains of gibbs.", SOLVER)] = 1,
-    draw_memory: Annotated[float, _option("Mebibytes for draws of gibbs.", SOLVER)] = 256.0,
-    early_stopping: Annotated[bool, _option("Stop when held-out pairs no longer gain.", SOLVER)] = False,
-    validation_fraction: Annotated[float, _option("Share held out for that.", SOLVER)] = 0.1,
-    n_jobs: Annotated[int, _option("Threads; -1 is all cores.", SOLVER)] = -1,
-    random_state: Annotated[
-        int | None, typer.Option(min=0, max=2**32 - 1, help="Seed.", rich_help_panel=SOLVER)
-    ] = None,
 ) -> None:
     """Learn a model from labelled pairs."""
     import pyarrow as pa
 
-    from dyads import estimators, selection
+    from dyads.estimators import ESTIMATORS
+    from dyads.selection import SEARCHES
 
     console.check_model_output(output, force)
     if (relation is not None) != (kind == "relational"):
@@ -106,36 +71,41 @@ def fit(
         raise Usage(f"--cv is not there for --kind {kind}: expected nominal or ordinal. Choose --l2 yourself.")
     if label in (row, col):
         raise Usage(f"The column {label!r} was named for labels and for ids: expected another for each.")
-    for name in ("l2", "l2_side", *(() if rank else ("l2_bias",)), "checkpoint") if cv else ():
-        if context.get_parameter_source(name).name == "COMMANDLINE":  # type: ignore[union-attr]
-            option = name.replace("_", "-")
-            raise Usage(f"--cv chooses the penalty by itself and has no use for --{option}: expected one of them.")
-    estimator = getattr(estimators, KINDS[kind])
+    settings = given_settings(context)
+    chosen = {"l2", "l2__side"} if settings.get("rank", 1) else {"l2__bias", "l2__side"}
+    for name in chosen & settings.keys() if cv else ():
+        option = name.replace("__", "-")
+        raise Usage(f"--cv chooses the penalty by itself and has no use for --{option}: expected one of them.")
+    if cv and checkpoint is not None:
+        raise Usage("--checkpoint is for one fit, and --cv makes many: expected one of them.")
+    model = (SEARCHES if cv else ESTIMATORS)[KINDS[kind]]()
+    try:
+        model.set_params(**settings).check_params()
+    except InputError as error:
+        raise Usage(str(error)) from error
     table, ids = _read(data, row, col, [label, weight, relation, *(feature or [])])
-    row, col = ids[:2]
     X = table.select([*ids, *([relation] if relation else []), *(feature or [])])
     y = table[label]
     if kind == "ordinal" and pa.types.is_string(y.type):
         order = ", ".join(sorted(map(str, y.unique().to_pylist())))
         console.say(f"The labels are texts, and their order is taken to be that of the alphabet: {order}.")
-    names = set(estimator().get_params()) & context.params.keys()
-    choices = {name: context.params[name] for name in names} | {"row": row, "col": col, "base": _base(base, y)}
-    for name, path, ids in (("row_features", row_features, row), ("col_features", col_features, col)):
-        choices[name] = None if path is None else _features(path, ids)
-    model = estimator(**choices)
+    model.set_params(id_columns=ids, reference=_reference(model.reference, y))
+    for name, path, of in (("features__row", row_features, ids[0]), ("features__col", col_features, ids[1])):
+        if path is not None:
+            model.set_params(**{name: _features(path, of)})
     began = time.perf_counter()
     with console.warned():
         if cv:
-            search = (selection.LFLOrdinalCV if kind == "ordinal" else selection.LFLClassifierCV)(model)
             with console.bar("Cross-validation") as move:
-                model = search.fit(X, y, _weights(table, weight), callback=move).best_estimator_
+                model.fit(X, y, _weights(table, weight), callback=lambda done, planned: move(done, planned, ""))
         else:
+            total = settings.get("solver__max_iter", settings.get("solver__sweeps"))
             with console.bar("Fitting") as move:
                 model.fit(
                     X,
                     y,
                     _weights(table, weight),
-                    callback=lambda step: move(step.iteration, max_iter, f"objective {step.objective:,.0f}"),
+                    callback=lambda step: move(step.iteration, total, f"objective {step.objective:,.0f}"),
                     checkpoint=checkpoint,
                 )
         model.save(output)
@@ -150,7 +120,7 @@ def fit(
         "iterations": model.n_iter_,
         "objective": round(float(model.objective_), 3),
         "seconds": round(time.perf_counter() - began, 2),
-        **({"l2": float(model.l2), "held-out log-loss": round(-search.best_score_, 4)} if cv else {}),
+        **({"chosen": model.best_params_, "held-out log-loss": round(-model.best_score_, 4)} if cv else {}),
     }
     _show_facts(found, as_json)
 
@@ -411,7 +381,8 @@ def describe(
 
 def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
-    for command in (fit, predict, evaluate, recommend, explain, fold_in, calibrate, info, describe):
+    app.command(cls=SettingsCommand)(console.guarded()(fit))
+    for command in (predict, evaluate, recommend, explain, fold_in, calibrate, info, describe):
         app.command(command.__name__.replace("_", "-"))(console.guarded()(command))
 
 
@@ -534,7 +505,8 @@ def _pairs(path: str, model: Any) -> Any:
     return table.select([name for name in names if name in table.column_names])
 
 
-def _base(text: str, y: Any) -> Any:
+def _reference(text: str, y: Any) -> Any:
+    """The label that a text on the command line names."""
     if text == "auto":
         return text
     return None if text == "none" else {str(each): each for each in y.unique().to_pylist()}.get(text, text)

@@ -220,6 +220,17 @@ def _read_side(
     return rows, cols, Side(*joined), Encoders(*encoders)
 
 
+def wanted_columns(id_columns: Any, n: int = 2) -> list[Any]:
+    """The names of the `n` columns of ids that a user gave, None for each that is the next in order."""
+    names = () if id_columns is None else id_columns
+    if isinstance(names, str) or not isinstance(names, Sequence) or len(names) not in (0, 2, n):
+        raise InputError(
+            f"id_columns={id_columns!r}: expected {n} names of columns, such as ('user', 'item'), or None for the "
+            f"first {n} of X."
+        )
+    return [*names, *[None] * (n - len(names))]
+
+
 def read_id_columns(X: Any, wanted: Sequence[Any]) -> list[tuple[pa.Array, str]]:
     """The columns of ids of a table, and their names; `wanted` as for `read_observations`."""
     values = named_values(X)
@@ -322,11 +333,13 @@ def _id_columns(names: list[str], wanted: Sequence[Any], n: int) -> list[str]:
     chosen = [None if name is None else str(name) for name in wanted]
     for name in chosen:
         if name is not None and name not in names:
-            raise InputError(f"X has no column {name!r}: expected one of {names}. Set row= and col= to those.")
+            raise InputError(
+                f"X has no column {name!r}: expected one of {names}. Set id_columns to those that hold ids."
+            )
     rest = [name for name in names if name not in chosen]
     found = [name if name is not None else rest.pop(0) for name in chosen]
     if len(set(found)) < len(found):
-        raise InputError(f"row= and col= both name {found[0]!r}: expected two different columns.")
+        raise InputError(f"id_columns names {found[0]!r} twice: expected different columns.")
     return found
 
 

@@ -15,6 +15,7 @@ from dyads.data.dyads import narrow
 from dyads.data.tables import named_values, read_column, read_feature, take_lines, without_column
 from dyads.data.vocabulary import Codes, Vocabulary
 from dyads.errors import DtypeError, InputError, unknown_name
+from dyads.settings import Setting
 
 Floats = npt.NDArray[np.float64]
 Entries = tuple[Codes, Codes, Floats]
@@ -132,6 +133,49 @@ class Features:
 
     def __sklearn_clone__(self) -> "Features":
         return self
+
+
+TRAINING = ("joint", "after", "frozen")
+"""When side weights are learnt: with all others; after them, and then all together; or after, all others frozen."""
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class SideInformation(Setting):
+    """What is known of rows and columns beside their labels. (Further columns of X are features of the dyads.)
+
+    Parameters
+    ----------
+    row : `dyads.Features`, or a table or pair (ids, sparse matrix) that makes one, default None
+        Features of row ids; ids without labels are then known by them.
+    col : as `row`, default None
+        Features of column ids. With nodes of one set give `row` alone.
+    interactions : int, default 0
+        Latent columns in which features have weights too: there the features of a row meet those of a column, and its
+        latent weights, in products. 0 is the linear term alone, `rank` gives features what ids have; beyond `rank`, ids
+        have no weights of their own.
+    implicit : bool, default False
+        Add to each row's features the set of columns it was seen with, 1 / sqrt(n) for each of the n, and to each
+        column's that of its rows. `fit` takes further pairs, without labels, as ``seen``. Best with `interactions`.
+    training : "joint", "after" or "frozen", default "joint"
+        When the weights of features are learnt: with all others; after them, and then all together; or after, with all
+        others frozen, as the paper found best.
+    """
+
+    row: Any = None
+    col: Any = None
+    interactions: int = 0
+    implicit: bool = False
+    training: str = "joint"
+
+    def __post_init__(self) -> None:
+        self.check_count("interactions", 0)
+        self.check_switch("implicit")
+        self.check_name("training", TRAINING)
+
+    @property
+    def of_ids(self) -> bool:
+        """Whether rows or columns have features."""
+        return self.row is not None or self.col is not None or self.implicit
 
 
 @dataclass(frozen=True)

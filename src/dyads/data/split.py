@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dyads.data.observations import read_id_columns
+from dyads.data.observations import read_id_columns, wanted_columns
 from dyads.data.vocabulary import Codes, Vocabulary
 from dyads.errors import InputError
 
@@ -24,17 +24,16 @@ Split = tuple[Positions, Positions]
 class _Splitter(ABC):
     """What splitters share: they read the ids, and `_splits` says which dyads are tested.
 
-    `row`, `col` : names of the columns of ids, default the first two; `random_state` : seed.
+    `id_columns` : names of the columns of row ids and column ids, default the first two; `random_state` : seed.
     """
 
     n_splits: int = 5
     random_state: int = 0
-    row: Any = None
-    col: Any = None
+    id_columns: Any = None
 
     def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[Split]:
         """Yield positions of the dyads to train on and to test on."""
-        row, col = (Vocabulary.of(*column)[1] for column in read_id_columns(X, (self.row, self.col)))
+        row, col = (Vocabulary.of(*column)[1] for column in read_id_columns(X, wanted_columns(self.id_columns)))
         for number, (train, test) in enumerate(self._splits(X, row, col, np.random.default_rng(self.random_state))):
             found = np.flatnonzero(train), np.flatnonzero(test)
             if not (len(found[0]) and len(found[1])):

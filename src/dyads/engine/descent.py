@@ -16,7 +16,7 @@ from dyads.engine.orders import Orders, Run
 from dyads.engine.passes import Decay, DescentWork, Pulled, sgd_pass, step_pass
 from dyads.model.objective import Objective
 from dyads.model.parameters import Blocks
-from dyads.model.penalty import L2, Counts
+from dyads.model.penalty import Counts, Penalty
 from dyads.model.streams import Stream, random_stream
 
 Array = np.ndarray[Any, Any]
@@ -34,7 +34,7 @@ ACCUMULATOR_START = 0.1
 class CellData:
     """What every epoch over the cells needs, and none changes; made once for bound dyads."""
 
-    def __init__(self, penalty: L2, orders: Orders, counts: Counts) -> None:
+    def __init__(self, penalty: Penalty, orders: Orders, counts: Counts) -> None:
         self.penalty, self.cells, self.counts = penalty, orders.cells, counts
         self.sizes = np.diff(self.cells.start)
         self.side = self.dyads.side.astype(np.float32)

@@ -26,12 +26,12 @@ from dyads.engine.descent import CellData, HostDescent
 from dyads.engine.orders import Bounds, Orders, Run, even_tasks
 from dyads.engine.passes import col_sums, loss_pass, row_sums
 from dyads.engine.updates import HostUpdates
-from dyads.errors import InputError
 from dyads.model.fitted import Fitted
 from dyads.model.objective import Objective
 from dyads.model.parameters import Blocks
 from dyads.model.penalty import Counts
 from dyads.model.structure import Structure
+from dyads.settings import Setting
 
 Array = np.ndarray[Any, Any]
 
@@ -66,17 +66,21 @@ class Threads:
             self._pool = None
 
 
-@dataclass(frozen=True)
-class CPU:
+@dataclass(frozen=True, repr=False)
+class CPU(Setting):
     """The engine on threads of this process.
 
-    Attributes
+    Parameters
     ----------
-    threads : how many; None or -1 for all cores, or this process's share of them inside a joblib worker. The result
-        does not depend on it.
+    threads : int, default None
+        Number of threads; None is all cores, or this process's share of them inside a joblib worker. The result does
+        not depend on it.
     """
 
     threads: int | None = None
+
+    def __post_init__(self) -> None:
+        self.check_count("threads", 1, optional=True)
 
     def bind(self, objective: Objective, dyads: Dyads, counts: Counts | None = None) -> "Host":
         return Host(objective, Bound(objective, dyads, counts, Threads(self.n_threads())))
@@ -95,10 +99,7 @@ class CPU:
 
     def n_threads(self) -> int:
         """How many threads are started: as many as asked for, or as are free for this process."""
-        asked = -1 if self.threads is None else self.threads
-        if asked == 0:
-            raise InputError("threads=0 is not possible: expected a number of threads, or None for all cores.")
-        n = asked if asked > 0 else joblib.cpu_count() + 1 + asked
+        n = joblib.cpu_count() if self.threads is None else self.threads
         backend, _ = get_active_backend()
         if getattr(backend, "nesting_level", 0):
             # Joblib tells its worker processes their share of the cores; its threads have none but their own.

@@ -7,7 +7,7 @@ import numpy as np
 
 from dyads.model.loss import Loss
 from dyads.model.parameters import Layout
-from dyads.model.penalty import L2
+from dyads.model.penalty import Penalty
 from dyads.model.structure import Structure
 
 Array = np.ndarray[Any, Any]
@@ -25,7 +25,7 @@ class Objective:
 
     layout: Layout
     loss: Loss
-    penalty: L2
+    penalty: Penalty
     free: Array | None = None
 
     @property

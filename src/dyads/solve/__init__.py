@@ -1,14 +1,10 @@
-"""Solvers: move a flat vector so that an objective falls, or sample it. None of them knows a model or data."""
+"""Solvers: move a flat vector so that an objective falls, or sample it. None knows a model, data or an engine."""
 
-from dyads.solve.lbfgs import LBFGS
-from dyads.solve.newton import Newton
-from dyads.solve.sgd import SGD
-from dyads.solve.solution import Ended, Monitor, Options, Solution, Solver
+from typing import Any
 
-SOLVERS: dict[str, Solver] = {"lbfgs": LBFGS(), "sgd": SGD(), "newton": Newton()}
-"""Those that minimise."""
+from dyads.solve.gibbs import Gibbs
+from dyads.solve.minimise import LBFGS, SGD, Newton
 
-SAMPLER = "gibbs"
-"""The one that samples: see `dyads.solve.gibbs`."""
+SOLVERS: dict[str, Any] = {"lbfgs": LBFGS, "sgd": SGD, "newton": Newton, "gibbs": Gibbs}
 
-__all__ = ["LBFGS", "SAMPLER", "SGD", "SOLVERS", "Ended", "Monitor", "Newton", "Options", "Solution", "Solver"]
+__all__ = ["LBFGS", "SGD", "SOLVERS", "Gibbs", "Newton"]

@@ -3,17 +3,50 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from dyads.settings import Setting
 
-SWEEPS = 200
-"""Sweeps of a chain, unless the user says otherwise; those before it has settled are dropped."""
+Array = np.ndarray[Any, Any]
 
 MOST_DRAWS = 512
 """Most draws kept of all chains; predictions take as many times longer."""
+
+
+@dataclass(frozen=True, repr=False)
+class Gibbs(Setting):
+    """Metropolis-within-Gibbs sampling: chains of draws from the posterior, each started from its own point estimate.
+
+    Probabilities are averaged over the draws. The priors are learnt, so that the penalty matters for the start alone.
+
+    Parameters
+    ----------
+    sweeps : int, default 200
+        Sweeps of each chain; those of its burn-in are dropped.
+    chains : int, default 1
+        Independent chains; comparing them (R-hat) can detect several modes.
+    memory : float, default 256
+        Mebibytes that the kept draws may take. They are thinned to fit, and to 512 in all; two of each chain always
+        stay.
+    """
+
+    needs_smooth: ClassVar[bool] = False
+    samples: ClassVar[bool] = True
+
+    sweeps: int = 200
+    chains: int = 1
+    memory: float = 256.0
+
+    def __post_init__(self) -> None:
+        self.check_count("sweeps", 1)
+        self.check_count("chains", 1)
+        self.check_number("memory")
+
+    def most_draws(self, state: Any) -> int:
+        """How many draws of each chain are kept, at most."""
+        return max(2, int(min(MOST_DRAWS, self.memory * 2**20 / max(1, state.rounded().nbytes)) / self.chains))
 
 
 class Sampled(Protocol):
@@ -67,15 +100,10 @@ class Chain:
         return replace(self, draws=draws, every=every)
 
 
-def most_draws(state: Any, memory: float, n_chains: int) -> int:
-    """How many draws of each of several chains fit into `memory` bytes."""
-    return max(2, int(min(MOST_DRAWS, memory / max(1, state.rounded().nbytes)) / n_chains))
+def burn_in_length(values: Array) -> int:
+    """Burn-in length that minimises the standard error of the mean of the remaining values.
 
-
-def settled_after(values: Array) -> int:
-    """How many of the first values to drop: those whose loss makes the mean of the rest most certain.
-
-    The marginal standard error rule (White 1997): the b up to half of them that minimises var(values[b:]) / (n - b).
+    The MSER rule (White 1997): the b, up to half of the values, that minimises var(values[b:]) / (n - b).
     """
     values = np.asarray(values, np.float64)
     n = len(values)

@@ -1,0 +1,302 @@
+"""Solvers that minimise: each is a settings object, and moves a flat vector so that an objective falls."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+from scipy.optimize import OptimizeResult, minimize
+from threadpoolctl import threadpool_limits
+
+from dyads.settings import Setting
+
+Array = np.ndarray[Any, Any]
+
+Monitor = Callable[[int, float, Array], bool]
+"""Called as monitor(iteration, value, theta) after each iteration; True stops the solver."""
+
+Ended = Literal["tolerance", "limit", "monitor", "divergence"]
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Where a solver stopped, and why.
+
+    Attributes
+    ----------
+    theta : (size,) the parameters
+    n_iter : iterations done
+    ended : what ended it
+    diverged : when and why the objective stopped being finite, or None; theta is then the last finite state
+    """
+
+    theta: Array
+    n_iter: int
+    ended: Ended
+    diverged: str | None = None
+
+
+class Minimiser(Protocol):
+    """A way to minimise. `needs_smooth` says that the objective must have a continuous gradient."""
+
+    needs_smooth: ClassVar[bool]
+
+    def minimise(self, problem: Any, theta: Array, seed: int, monitor: Monitor) -> Solution:
+        """Minimise from theta on; `seed` : for solvers that visit the data in random order."""
+        ...
+
+
+# ------------------------------------------------------------------------------------------------------------- L-BFGS
+
+MEMORY = 20
+"""Past steps the curvature is estimated from: beyond 20, more steps no longer spare iterations."""
+
+SCALED_VALUE = 1e6
+"""What SciPy sees the initial value as: its tolerance is relative for values far above one alone."""
+
+SMALL_GRADIENT = 1e-9
+"""SciPy's bound on the largest entry of the scaled gradient: so small that the relative decrease decides."""
+
+EVALUATIONS_PER_ITERATION = 20
+"""Bound on the evaluations of a line search, which needs one or two; SciPy's default would end long fits."""
+
+
+class _NotFinite(Exception):
+    """The objective or its gradient is not a finite number."""
+
+
+class Differentiable(Protocol):
+    """What L-BFGS needs of a problem."""
+
+    def value_and_gradient(self, theta: Array) -> tuple[float, Array]: ...
+
+
+@dataclass(frozen=True, repr=False)
+class LBFGS(Setting):
+    """Full-batch quasi-Newton, SciPy's L-BFGS-B: no step size, the same result at any number of threads.
+
+    Parameters
+    ----------
+    max_iter : int, default 500
+        Most iterations.
+    tol : float, default 1e-6
+        Stop when an iteration lowers the objective by less than this share of it.
+    """
+
+    needs_smooth: ClassVar[bool] = True
+    samples: ClassVar[bool] = False
+
+    max_iter: int = 500
+    tol: float = 1e-6
+
+    def __post_init__(self) -> None:
+        self.check_count("max_iter", 1)
+        self.check_number("tol")
+
+    def minimise(self, problem: Differentiable, theta: Array, seed: int, monitor: Monitor) -> Solution:
+        """Minimise value_and_gradient(theta); the seed is not used."""
+        best, n_iter, stopped = theta, 0, False
+        initial = abs(problem.value_and_gradient(theta)[0])
+        scale = SCALED_VALUE / initial if 0 < initial < math.inf else 1.0
+
+        def evaluate(point: Array) -> tuple[float, Array]:
+            value, gradient = problem.value_and_gradient(point)
+            if not (math.isfinite(value) and np.isfinite(gradient).all()):
+                raise _NotFinite
+            return value * scale, gradient * scale
+
+        def after(intermediate_result: OptimizeResult) -> None:
+            nonlocal best, n_iter, stopped
+            best, n_iter = intermediate_result.x.copy(), n_iter + 1
+            if monitor(n_iter, float(intermediate_result.fun) / scale, best):
+                stopped = True
+                raise StopIteration
+
+        options = {
+            "maxiter": self.max_iter,
+            "maxfun": EVALUATIONS_PER_ITERATION * (self.max_iter + 1),
+            "maxcor": MEMORY,
+            "ftol": self.tol,
+            "gtol": SMALL_GRADIENT,
+        }
+        try:
+            # BLAS sums in an order that depends on its number of threads.
+            with threadpool_limits(1, "blas"):
+                result = minimize(evaluate, theta, jac=True, method="L-BFGS-B", callback=after, options=options)
+        except _NotFinite:
+            reason = f"in L-BFGS iteration {n_iter + 1}; rescale the weights or raise l2, which keeps scores small"
+            return Solution(best, n_iter, "divergence", reason)
+        # Status 1 is the limit; 2 says that no step lowers the value any more, which is the tolerance of the numbers.
+        ended: Ended = "monitor" if stopped else "limit" if result.status == 1 else "tolerance"
+        return Solution(np.asarray(result.x), n_iter, ended)
+
+
+# ---------------------------------------------------------------------------------------------------------------- SGD
+
+RATE = 0.5
+"""AdaGrad's rate. It divides by the gradients met so far, so this is in units of the parameters: log-odds."""
+
+RETRIES = 5
+"""How often the solver's own rate is quartered, from the last finite state, before it gives up."""
+
+PATIENCE = 3
+"""Epochs in a row that must fail to lower the objective by the tolerance: its values fluctuate."""
+
+CUT = 0.3
+"""When the objective first stalls, the rate is cut to this share, which calms the steps; the next stall is the end."""
+
+
+class Descent(Protocol):
+    """State of SGD, which an engine holds."""
+
+    def epoch(self, rate: float, seed: int, number: int) -> float: ...
+    def theta(self) -> Array: ...
+    def is_finite(self) -> bool: ...
+    def snapshot(self) -> Any: ...
+    def restore(self, snapshot: Any) -> None: ...
+
+
+class Stochastic(Protocol):
+    """What SGD needs of a problem."""
+
+    def descent(self, theta: Array) -> Descent: ...
+
+
+@dataclass(frozen=True, repr=False)
+class SGD(Setting):
+    """Stochastic gradient descent with AdaGrad's step sizes: it visits every dyad once an epoch, in random order.
+
+    Parameters
+    ----------
+    max_iter : int, default 100
+        Most epochs.
+    tol : float, default 1e-3
+        Stop when three epochs in a row lower the objective by less than this share of it, and three more at a lower
+        rate.
+    learning_rate : float, default None
+        AdaGrad's rate; None is 0.5, and less where that diverges.
+    """
+
+    needs_smooth: ClassVar[bool] = False
+    samples: ClassVar[bool] = False
+
+    max_iter: int = 100
+    tol: float = 1e-3
+    learning_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        self.check_count("max_iter", 1)
+        self.check_number("tol")
+        self.check_number("learning_rate", above=0, optional=True)
+
+    @property
+    def rate(self) -> float:
+        """The rate of the first epoch."""
+        return RATE if self.learning_rate is None else float(self.learning_rate)
+
+    def minimise(self, problem: Stochastic, theta: Array, seed: int, monitor: Monitor) -> Solution:
+        """Make epochs until the objective met on the way stops falling."""
+        rate, retries = self.rate, RETRIES if self.learning_rate is None else 0
+        descent, best = problem.descent(theta), math.inf
+        n_iter = stalled = 0
+        calm = False
+        while n_iter < self.max_iter:
+            value = finite_epoch(descent, rate, seed, n_iter)
+            if value is None:
+                if retries:
+                    rate, retries = rate / 4, retries - 1
+                    continue
+                reason = f"in SGD epoch {n_iter + 1} with learning_rate={rate:g}; lower it, or raise l2"
+                return Solution(descent.theta(), n_iter, "divergence", reason)
+            n_iter += 1
+            if best - value > self.tol * abs(value):
+                best, stalled = value, 0
+            else:
+                stalled += 1
+            if monitor(n_iter, value, descent.theta()):
+                return Solution(descent.theta(), n_iter, "monitor")
+            if stalled == PATIENCE and calm:
+                return Solution(descent.theta(), n_iter, "tolerance")
+            if stalled == PATIENCE:
+                rate, stalled, calm = rate * CUT, 0, True
+        return Solution(descent.theta(), n_iter, "limit")
+
+
+def finite_epoch(descent: Descent, rate: float, seed: int, number: int) -> float | None:
+    """The objective met on the way of one epoch; None, and everything as it was before, if that is not finite."""
+    before = descent.snapshot()
+    value = descent.epoch(rate, seed, number)
+    if math.isfinite(value) and descent.is_finite():
+        return value
+    descent.restore(before)
+    return None
+
+
+# ------------------------------------------------------------------------------------------------------------- Newton
+
+UNOWNED_ITERATIONS = 10
+"""L-BFGS iterations a sweep spends on parameters that lie in no block: as long as a sweep over blocks, roughly."""
+
+
+class Updates(Protocol):
+    """Blocks that are solved for in turn, which an engine holds."""
+
+    @property
+    def roles(self) -> tuple[Any, ...]: ...
+    def solve(self, role: Any) -> float: ...
+    def theta(self) -> Array: ...
+
+
+class InBlocks(Protocol):
+    """What Newton's method needs of a problem."""
+
+    def value(self, theta: Array) -> float: ...
+    def value_and_gradient(self, theta: Array) -> tuple[float, Array]: ...
+    def blocks_in_turn(self, theta: Array) -> Updates: ...
+    def without_blocks(self) -> "InBlocks | None": ...
+
+
+@dataclass(frozen=True, repr=False)
+class Newton(Setting):
+    """Block-coordinate Newton: each row, each column and what they share in turn, given all the others.
+
+    No step size, the same result at any number of threads; it ends nearest to a minimum.
+
+    Parameters
+    ----------
+    max_iter : int, default 200
+        Most sweeps over all blocks.
+    tol : float, default 1e-6
+        Stop when a sweep lowers the objective by less than this share of it.
+    """
+
+    needs_smooth: ClassVar[bool] = True
+    samples: ClassVar[bool] = False
+
+    max_iter: int = 200
+    tol: float = 1e-6
+
+    def __post_init__(self) -> None:
+        self.check_count("max_iter", 1)
+        self.check_number("tol")
+
+    def minimise(self, problem: InBlocks, theta: Array, seed: int, monitor: Monitor) -> Solution:
+        """Sweep over all blocks until the objective stops falling; the seed is not used."""
+        last, unowned = math.inf, problem.without_blocks()
+        for n_iter in range(1, self.max_iter + 1):
+            before, updates = theta, problem.blocks_in_turn(theta)
+            for role in updates.roles:
+                updates.solve(role)
+            theta = updates.theta()
+            if unowned is not None:
+                theta = LBFGS(UNOWNED_ITERATIONS).minimise(unowned, theta, seed, lambda *_: False).theta
+            value = problem.value(theta)
+            if not (math.isfinite(value) and np.isfinite(theta).all()):
+                return Solution(before, n_iter - 1, "divergence", f"in sweep {n_iter} of Newton's method; raise l2")
+            if monitor(n_iter, value, theta):
+                return Solution(theta, n_iter, "monitor")
+            if last - value <= self.tol * abs(value):
+                return Solution(theta, n_iter, "tolerance")
+            last = value
+        return Solution(theta, self.max_iter, "limit")
