@@ -45,11 +45,11 @@ CHANGES = {
     "solver__sweeps": 7,
     "solver__chains": 2,
     "solver__memory": 0.0,
-    "n_init": 12,
+    "n_init": 6,
     "n_models": 2,
     "early_stopping": 0.3,
     "unknown": "nan",
-    "random_state": 1,
+    "random_state": 9,
     "verbose": 1,
     "warm_start": True,
 }
@@ -82,7 +82,15 @@ def outcome(model, X, y, caplog):
         model.fit(X, y)
         proba = model.predict_proba(asked)
     draws = len(model.sample_proba(X)) if hasattr(model, "diagnostics_") else 1
-    return proba, model.objective_, model.n_iter_, model.converged_, draws, len(model.trace_["init"]), len(caplog.records)
+    return (
+        proba,
+        model.objective_,
+        model.n_iter_,
+        model.converged_,
+        draws,
+        len(model.trace_["init"]),
+        len(caplog.records),
+    )
 
 
 def same(one, other):
@@ -102,19 +110,18 @@ CASES = [
 def test_no_parameter_is_without_effect_in_silence(name, structure, solver, caplog):
     caplog.set_level(logging.INFO, "dyads")
     X, y = made_up(name)
-    common = {"rank": 2, "solver": FEW[solver], "structure": structure, "random_state": 0, "engine": CPU(1)}
-    plain = ESTIMATORS[name](**common)
-    before = outcome(plain, X, y, caplog)
-    silent = []
-    for parameter, value in CHANGES.items():
-        if parameter == "structure" and structure == ESTIMATORS[name]._structures[0]:
-            continue
-        try:
-            changed = clone(plain).set_params(**{parameter: value})
-            if same(before, outcome(changed, X, y, caplog)):
-                silent.append(parameter)
-        except InputError:
-            continue
+    plain = ESTIMATORS[name](rank=2, l2=0.5, solver=FEW[solver], structure=structure, engine=CPU(1))
+    silent = set(CHANGES) - ({"structure"} if structure == ESTIMATORS[name]._structures[0] else set())
+    # Of several restarts the first may be the best: a parameter is silent if it is with every seed.
+    for seed in range(8):
+        before = outcome(clone(plain).set_params(random_state=seed), X, y, caplog)
+        for parameter in sorted(silent):
+            try:
+                changed = clone(plain).set_params(**{"random_state": seed, parameter: CHANGES[parameter]})
+                if not same(before, outcome(changed, X, y, caplog)):
+                    silent.remove(parameter)
+            except InputError:
+                silent.remove(parameter)
     assert not silent
 
 
