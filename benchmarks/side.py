@@ -146,7 +146,7 @@ def new_books():
     report = {name: {"MAE": absolute.mean(), "log-loss": log.mean()} for name, (absolute, log) in found.items()}
     report["overall mean"] = {"MAE": np.abs(y.mean() - truth).mean()}
     report["mean of the user"] = {"MAE": np.abs(mean - truth).mean()}
-    return rounded(report) | {"features": model.fitted_.cols.n_features, "seconds of the fit": round(seconds, 1)}
+    return rounded(report) | {"features": model.fitted_.known.cols.n_features, "seconds of the fit": round(seconds, 1)}
 
 
 def implicit():
@@ -215,8 +215,9 @@ def solvers():
                 model.fit(seen[IDS], seen["rating"])
                 seconds = time.perf_counter() - began
                 observed = model._read(seen[IDS], seen["rating"], None)
-                with CPU(1).bind(model._objective(model.fitted_), observed.dyads) as problem:
-                    gradient = problem.value_and_gradient(model.fitted_.uncentred())[1]
+                (trained,) = model.fitted_.models
+                with CPU(1).bind(trained.parts.objective(trained.known), observed.dyads) as problem:
+                    gradient = problem.value_and_gradient(trained.uncentred())[1]
                 rows.append((model.objective_, np.abs(gradient).max(), model.n_iter_, seconds))
             objective, largest, iterations, seconds = zip(*rows, strict=True)
             found[f"rank {rank}, {solver}"] = {

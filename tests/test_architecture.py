@@ -159,8 +159,8 @@ REPLACING = {"dict", "replace", "_replace", "set_params"}
 FILE, STUDY = "fields by the names under which a file holds them", "what a file of experiments says"
 GIVEN = "the tables of features that were given, and no others"
 MAPPINGS_IN_CALLS = {
-    ("artifact.py", "Entities"): FILE,
-    ("artifact.py", "Fitted"): FILE,
+    ("artifact.py", "Parts"): FILE,
+    ("artifact.py", "Population"): FILE,
     ("artifact.py", "kind"): FILE,
     ("engine/compiled.py", "njit"): "the options all kernels are compiled with",
     ("estimators.py", "ESTIMATORS"): FILE,

@@ -280,7 +280,7 @@ def test_an_unknown_row_may_be_any_row_seen_with_its_column():
     pairs = pd.DataFrame({"user": ["new"] * len(ITEMS), "item": ITEMS["item"]})
     baseline = quiet(model.predict_proba, pairs)
     mixed = quiet(model.set_params(unknown="prior").predict_proba, pairs)
-    average = model.fitted_.without_spread()
+    average = [trained.without_spread() for trained in model.fitted_.models]
     sure = link(CPU(1).scores(average, (np.full(len(ITEMS), -1), np.arange(len(ITEMS)))))[np.argsort(model.col_ids_)]
     by_id = np.argsort(pairs["item"].to_numpy())
     assert np.abs(mixed - baseline).mean() < 0.5 * np.abs(sure - baseline[by_id]).mean()
@@ -291,12 +291,13 @@ def test_an_unknown_row_may_be_any_row_seen_with_its_column():
 
 def certificate(model, X, y, side):
     """The largest gradient of the objective in the blocks of the rows or columns of X, given these labels alone."""
-    fitted = model.fitted_
-    more = model._read_more(fitted, X, y, None)
-    data = dataclasses.replace(more.dyads, side=fitted.side._replace(dyad=more.dyads.side.dyad))
-    with CPU(1).bind(model._objective(fitted.without_counts().counted(data)), data) as problem:
-        gradient = problem.value_and_gradient(fitted.uncentred())[1]
-    blocks = fitted.layout.blocks(gradient)
+    (trained,) = model.fitted_.models
+    more = model._read_more(model.fitted_, X, y, None)
+    data = dataclasses.replace(more.dyads, side=trained.known.side._replace(dyad=more.dyads.side.dyad))
+    objective = trained.parts.objective(trained.known.without_counts().counted(data))
+    with CPU(1).bind(objective, data) as problem:
+        gradient = problem.value_and_gradient(trained.uncentred())[1]
+    blocks = trained.layout.blocks(gradient)
     own, codes = (blocks.row, data.row) if side == "row" else (blocks.col, data.col)
     return np.abs(own[np.unique(codes)]).max()
 

@@ -67,8 +67,9 @@ def test_lbfgs_ends_at_a_stationary_point(loss):
     decreases = -np.diff(model.trace_["objective"])
     assert (decreases >= -1e-9).all(), "L-BFGS never climbs"
     seen = read_observations(X, y, None)
-    with CPU(1).bind(model._objective(model.fitted_), seen.dyads) as problem:
-        value, gradient = problem.value_and_gradient(model.fitted_.uncentred())
+    (trained,) = model.fitted_.models
+    with CPU(1).bind(trained.parts.objective(trained.known), seen.dyads) as problem:
+        value, gradient = problem.value_and_gradient(trained.uncentred())
     assert value == pytest.approx(model.objective_, rel=1e-9), "centring is undone exactly"
     assert np.abs(gradient).max() < 1e-2
 
@@ -113,9 +114,10 @@ def test_the_same_seed_gives_the_same_model_with_one_and_two_threads(solver):
         LFLClassifier(rank=3, solver=solver, n_jobs=n_jobs, random_state=3, max_iter=8).fit(data.X, data.y)
         for n_jobs in (1, 2)
     ]
-    assert models[0].fitted_.theta.tobytes() == models[1].fitted_.theta.tobytes()
+    thetas = [model.fitted_.draws[0].theta.tobytes() for model in models]
+    assert thetas[0] == thetas[1]
     other = LFLClassifier(rank=3, solver=solver, random_state=4, max_iter=8).fit(data.X, data.y)
-    assert other.fitted_.theta.tobytes() != models[0].fitted_.theta.tobytes()
+    assert other.fitted_.draws[0].theta.tobytes() != thetas[0]
 
 
 @BOTH_SOLVERS
@@ -173,7 +175,7 @@ def test_two_labels_pin_the_first_by_default():
     X, y = ratings()
     y = np.where(y > 3, "like", "hate")
     model = LFLClassifier(rank=2, random_state=0).fit(X, y)
-    assert model.fitted_.structure.base == 0
+    assert model.fitted_.parts.structure.base == 0
     assert model.n_parameters_ == (20 + 15) * 3 + 1
     assert model.decision_function(X).shape == (len(y),)
     assert ((model.decision_function(X) > 0) == (model.predict(X) == "like")).all()
@@ -192,8 +194,7 @@ def test_separate_penalties_act_on_their_blocks(scaling):
 
     def norms(**penalty):
         model = LFLClassifier(rank=2, l2=0.5, l2_scaling=scaling, random_state=0, **penalty).fit(X, y)
-        named = model.fitted_.layout.named(model.fitted_.theta)
-        return {name: np.linalg.norm(part) for name, part in named.items()}
+        return {name: np.linalg.norm(part) for name, part in model.parts_.items()}
 
     plain = norms(l2_bias=None)
     assert norms(l2_bias=100.0)["row_bias"] < 0.2 * plain["row_bias"]

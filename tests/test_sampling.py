@@ -102,7 +102,7 @@ def test_features_are_sampled_too_and_tell_new_ids_apart():
     new = model.predict_proba(pd.DataFrame({"user": [n, n + 1], "item": [0, 0]}))[:, 1]
     assert new[0] < 0.3
     assert new[1] > 0.7
-    weights = [one.layout.side_weights(one.theta)[0][0, 0] for one in model.fitted_.every]
+    weights = [one.layout.side_weights(one.theta)[0][0, 0] for one in model.fitted_.models]
     assert 1.0 < np.mean(weights) < 3.0
     assert np.std(weights) > 0.02
 
@@ -174,7 +174,7 @@ def test_a_checkpoint_that_cannot_be_kept_is_told_before_the_first_sweep(tmp_pat
             LFLOrdinal(**FAST, **choices).fit(X, STARS, callback=seen.append, checkpoint=path)
     assert not seen
     (tmp_path / "chains").write_bytes(b"nonsense")
-    with pytest.raises(dyads.errors.ModelFileError, match="Delete it"):
+    with pytest.raises(dyads.errors.ModelFileError, match="delete it"):
         LFLOrdinal(**FAST).fit(X, STARS, checkpoint=tmp_path / "chains")
 
 
@@ -203,12 +203,12 @@ def test_a_row_whose_labels_are_all_held_out_is_a_draw_from_the_prior(monkeypatc
     found = []
     for label in (1, 3):
         model = LFLOrdinal(**FAST, n_chains=2, early_stopping=True).fit(pairs, np.append(STARS, label))
-        found.append(np.array([one.layout.blocks(one.theta).row[-1].ravel() for one in model.fitted_.every]))
+        found.append(np.array([one.layout.blocks(one.theta).row[-1].ravel() for one in model.fitted_.models]))
     assert model.row_ids_[-1] == "held"
     assert [(len(kept), kept.row_counts[-1], len(held)) for kept, held in parts] == [(len(X), 0, 1)] * 2
     np.testing.assert_array_equal(*found, err_msg="the label that is held out is not read")
     assert (np.diff(found[0], axis=0) != 0).all(), "every draw is a new one"
-    priors = [(one.rows.centre, np.linalg.cholesky(one.rows.precision)) for one in model.fitted_.every]
+    priors = [(draw.rows.centre, np.linalg.cholesky(draw.rows.precision)) for draw in model.fitted_.draws]
     standard = np.array([(own - mean) @ root for own, (mean, root) in zip(found[0], priors, strict=True)])
     assert standard.size > 100
     assert abs(standard.mean()) < 0.3
@@ -224,8 +224,8 @@ def test_the_running_held_out_loss_is_told_and_stops_early():
 
 def test_draws_fit_into_their_memory():
     model = LFLOrdinal(**FAST, draw_memory=0.05).fit(X, STARS)
-    one = model.fitted_.theta.nbytes
-    assert 2 <= len(model.fitted_.every) <= 0.05 * 2**20 / one
+    draws = model.fitted_.draws
+    assert 2 <= len(draws) <= 0.05 * 2**20 / draws[0].theta.nbytes
 
 
 def test_the_pictures_show_chains_mixing_and_one_dyad(ordinal):
@@ -319,13 +319,13 @@ def test_thinning_keeps_evenly_spaced_draws():
 
 def test_new_columns_have_in_a_search_for_the_best_the_scores_they_have_alone():
     cold = pd.concat([ITEMS, ITEMS[:2].assign(item=["cold1", "cold2"])])
-    model = LFLOrdinal(**FAST, col_features=cold).fit(X, STARS).fitted_
-    rows, cols, values = np.arange(3), np.arange(len(model.cols)), np.array([1.0, 2.0, 3.0])
-    assert (model.cols.counts == 0).sum() == 2
-    for one in (model, model.every[0], model.every[-1].one_draw()):
+    record = LFLOrdinal(**FAST, col_features=cold).fit(X, STARS).fitted_
+    rows, cols, values = np.arange(3), np.arange(len(record.known.cols)), np.array([1.0, 2.0, 3.0])
+    assert (record.known.cols.counts == 0).sum() == 2
+    for models in (record.models, record.models[:1], [record.models[-1].one_draw()]):
         nothing = np.zeros(len(rows) + 1, np.int64), np.zeros(0, np.int64)
-        at, found = CPU(1).top(one, Query(rows, cols, len(cols), values, 0, nothing))
-        expected = link(CPU(1).scores(one, (np.repeat(rows, len(cols)), np.tile(cols, 3)))) @ values
+        at, found = CPU(1).top(models, Query(rows, cols, len(cols), values, 0, nothing))
+        expected = link(CPU(1).scores(models, (np.repeat(rows, len(cols)), np.tile(cols, 3)))) @ values
         np.testing.assert_allclose(found, np.take_along_axis(expected.reshape(3, -1), at, axis=1))
 
 
@@ -337,7 +337,7 @@ def test_predictions_hold_no_more_than_one_draw_at_a_time():
     size = model.predict_proba(many).nbytes
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert len(model.fitted_.every) >= 10
+    assert len(model.fitted_.draws) >= 10
     assert peak < 8 * size
 
 

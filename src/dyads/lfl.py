@@ -1,4 +1,4 @@
-"""LFL: how the estimators are trained. Parameters and tables in, a `Fitted` kept; no numerics."""
+"""LFL: how the estimators are trained. Parameters and tables in, a `Record` kept; no numerics."""
 
 import copy
 import logging
@@ -16,12 +16,11 @@ from sklearn.utils.validation import check_is_fitted
 from dyads.choices import check_choices
 from dyads.coldstart import (
     fold_in,
+    posterior_draws,
     refuse_featureless,
     targets,
-    with_draws,
     with_mean_predictions,
     with_more,
-    with_seen,
     with_spread,
 )
 from dyads.data.dyads import Dyads
@@ -40,11 +39,10 @@ from dyads.errors import (
     NotConvergedWarning,
     VanishedWarning,
 )
-from dyads.model.fitted import Entities, Fitted
 from dyads.model.loss import LOSSES, Loss
-from dyads.model.objective import Objective
 from dyads.model.parameters import Layout, label_log_odds
-from dyads.model.penalty import L2, Counts
+from dyads.model.penalty import Counts
+from dyads.model.record import Draw, Entities, Known, Model, Parts, Record
 from dyads.model.structure import STRUCTURES, Stereotype, build, is_undirected
 from dyads.predictor import Predictor
 from dyads.sampling import Chains, learn
@@ -62,7 +60,7 @@ VANISHED = 1e-2
 
 
 class LFL(Predictor):
-    """What the estimators share: tables in, `Fitted` kept; `Predictor` has what is made of it.
+    """What the estimators share: tables in, a `Record` kept; `Predictor` has what is made of it.
 
     `_structures` names those an estimator offers, its default first.
     """
@@ -175,14 +173,15 @@ class LFL(Predictor):
         """
         self._check_choices()
         observed = self._read(X, y, sample_weight, seen)
-        untrained = self._untrained(observed)
-        before = self.fitted_.every if self.warm_start and hasattr(self, "fitted_") else []
+        parts, known = self._untrained(observed)
+        objective = parts.objective(known)
+        before = self.fitted_.models if self.warm_start and hasattr(self, "fitted_") else []
         rng = check_random_state(self.random_state)
-        trained: list[Fitted] = []
+        learnt: list[Draw] = []
         ends: list[Training] = []
         with _logged(self.verbose, callback) as monitored:
             for number in range(self.n_models):
-                start = self._warm_start(before[number], untrained) if number < len(before) else None
+                start = self._warm_start(before[number], parts, known) if number < len(before) else None
                 options = Options(self.max_iter, self.tol, self.learning_rate, int(rng.randint(2**31 - 1)))
                 run = FitRun(
                     self._engine,
@@ -194,22 +193,23 @@ class LFL(Predictor):
                     monitored,
                 )
                 chains = Chains(self.n_chains, self.draw_memory * 2**20, checkpoint)
-                found, draws, mixing, steps = learn(
-                    self._objective(untrained), observed.dyads, self.solver, options, run, chains
-                )
+                found, draws, mixing, steps = learn(objective, observed.dyads, self.solver, options, run, chains)
                 ends.append(found)
                 if number == 0:
                     trace, diagnostics = steps, mixing
-                models = with_draws(untrained, [(draw.theta, draw.priors) for draw in draws]) or [
-                    with_spread(untrained.trained(found.theta), observed.dyads, self._engine)
-                ]
+                if draws:
+                    more = posterior_draws(parts, known, [(draw.theta, draw.priors) for draw in draws])
+                else:
+                    point = Model(parts=parts, known=known, draw=Draw.trained(parts, known, found.theta))
+                    more = [with_spread(point, observed.dyads, self._engine)]
                 if self.unknown == "mean":
-                    models = [with_mean_predictions(model, observed.dyads, self._engine) for model in models]
-                trained += models
+                    models = Record(parts=parts, known=known, draws=tuple(more)).models
+                    more = [with_mean_predictions(model, observed.dyads, self._engine) for model in models]
+                learnt += more
                 if found.ended == "monitor":
                     break
         best = ends[0]
-        self.fitted_ = replace(trained[0], members=tuple(trained[1:]))
+        self.fitted_ = Record(parts=parts, known=known, draws=tuple(learnt))
         self.columns_ = observed.columns
         self.n_features_in_ = len(observed.columns)
         self.n_iter_ = best.n_iter
@@ -225,7 +225,7 @@ class LFL(Predictor):
             raise DivergenceError(
                 f"The objective stopped being a finite number {diverged}. The model keeps its last finite state."
             )
-        if self.rank and not self.fitted_.is_posterior and self.fitted_.latent_size() < VANISHED:
+        if self.rank and not self.fitted_.is_posterior and self.fitted_.models[0].latent_size() < VANISHED:
             warnings.warn(
                 f"All latent weights vanished: the penalty l2={self.l2} is too strong for these data, and the model is "
                 "that of rank 0. Lower l2, or choose it by cross-validation.",
@@ -244,39 +244,32 @@ class LFL(Predictor):
         offers = {kind.__name__: kind._structures for kind in kinds if "_structures" in vars(kind)}
         check_choices(self, self._structures, offers)
 
-    def _untrained(self, observed: Observations) -> Fitted:
-        """The model before training."""
+    def _untrained(self, observed: Observations) -> tuple[Parts, Known]:
+        """What is chosen and known before training."""
         dyads, layout = observed.dyads, self._layout(observed)
-        counts = Counts.of(dyads, layout.structure.one_set)
-        rows = Entities.untrained(observed.rows, counts.row, dyads.side.row, observed.encoders.row)
-        cols = Entities.untrained(observed.cols, counts.col, dyads.side.col, observed.encoders.col)
-        return Fitted(
-            layout.structure,
-            self._loss(observed.classes),
-            observed.classes,
-            rows,
-            replace(rows, ids=observed.cols) if layout.structure.one_set else cols,
-            np.zeros(layout.size),
-            counts.relation,
-            layout.blocks(self._shared_centre(layout, dyads, observed.classes)).shared,
-            observed.relations,
-            layout.interactions,
-            int(self.rank),
-            bool(self.bias),
-            self._strengths(layout),
-            self.l2_scaling,
-            observed.encoders.dyad,
-            bool(self.implicit),
+        one_set, encoders = layout.structure.one_set, observed.encoders
+        counts = Counts.of(dyads, one_set)
+        rows = Entities.of(observed.rows, counts.row, dyads.side.row, encoders.row)
+        parts = Parts(
+            structure=layout.structure,
+            loss=self._loss(observed.classes),
+            rank=int(self.rank),
+            bias=bool(self.bias),
+            interactions=layout.interactions,
+            implicit=bool(self.implicit),
+            strengths=self._strengths(layout),
+            scaling=self.l2_scaling,
         )
-
-    def _objective(self, model: Fitted) -> Objective:
-        """What is minimised to train `model` on the dyads it counts."""
-        layout = model.layout
-        centre = np.zeros(layout.size)
-        layout.blocks(centre).shared[:] = model.shared_centre
-        penalty = L2.of(layout, model.strengths, model.scaling, model.counts, centre)
-        free = layout.free(model.rank, model.bias)
-        return Objective(layout, model.loss, penalty, None if free.all() else free)
+        known = Known(
+            classes=observed.classes,
+            sets=(rows,) if one_set else (rows, Entities.of(observed.cols, counts.col, dyads.side.col, encoders.col)),
+            col_name=observed.cols.name,
+            relations=observed.relations,
+            relation_counts=counts.relation,
+            shared_centre=layout.blocks(self._shared_centre(layout, dyads, observed.classes)).shared,
+            dyad_encoder=encoders.dyad,
+        )
+        return parts, known
 
     def _read(self, X: Any, y: Any, sample_weight: Any, seen: Any = None, classes: Any = None) -> Observations:
         y = self._checked(y)
@@ -385,10 +378,10 @@ class LFL(Predictor):
             raise InputError(f"base={self.base!r} is no label: expected None, 'auto' or one of {classes.tolist()}.")
         return int(found[0])
 
-    def _warm_start(self, old: Fitted, untrained: Fitted) -> Any:
+    def _warm_start(self, old: Model, parts: Parts, known: Known) -> Any:
         alike = ("structure", "rank", "bias", "interactions")
-        if any(getattr(old, name) != getattr(untrained, name) for name in alike) or not np.array_equal(
-            old.classes, untrained.classes
+        if any(getattr(old.parts, name) != getattr(parts, name) for name in alike) or not np.array_equal(
+            old.known.classes, known.classes
         ):
             raise InputError(
                 "warm_start=True needs the labels, rank, base, bias and interactions of the last fit: they changed. "
@@ -396,7 +389,7 @@ class LFL(Predictor):
             )
 
         def start(theta: Array) -> Array:
-            return old.start_for(replace(untrained, theta=theta))
+            return old.start_for(known, theta)
 
         return start
 
@@ -421,35 +414,39 @@ class LFL(Predictor):
                     "expected another. Use fit."
                 )
         self._check_choices()
-        known = self.__dict__.get("fitted_")
-        if known is not None and (known.members or known.is_posterior):
+        record: Record | None = self.__dict__.get("fitted_")
+        if record is not None and (len(record.draws) > 1 or record.is_posterior):
             raise InputError(
-                f"partial_fit goes on with a single point estimate, and there are {len(known.every)} models or draws: "
+                f"partial_fit goes on with a single point estimate, and there are {len(record.draws)} models or draws: "
                 "expected a fit with n_models=1 by a solver that minimises. Use fit."
             )
-        if known is None:
+        if record is None:
             more = self._read(X, y, sample_weight, classes=classes)
-            model, start, n_iter, trace = self._untrained(more).without_counts(), None, 0, {}
+            before, start, n_iter, trace = None, None, 0, {}
+            parts, known = self._untrained(more)
+            known = known.without_counts()
         else:
-            more = self._read_more(known, X, y, sample_weight)
-            if len(more.rows) > len(known.rows) or len(more.cols) > len(known.cols):
+            more = self._read_more(record, X, y, sample_weight)
+            if len(more.rows) > len(record.known.rows) or len(more.cols) > len(record.known.cols):
                 # The tables may have grown since the fit.
-                known = self._with_features(self.row_features, self.col_features)
-                more = self._read_more(known, X, y, sample_weight)
-            model = known.grown(more.rows, more.cols)
-            refuse_featureless(known, model)
-            start, n_iter, trace = model.uncentred(), self.n_iter_, self.trace_
-        dyads = replace(more.dyads, side=model.side._replace(dyad=more.dyads.side.dyad))
-        before, model = model, model.counted(dyads)
+                record = self._with_features(self.row_features, self.col_features)
+                more = self._read_more(record, X, y, sample_weight)
+            (before,) = record.grown(more.rows, more.cols).models
+            parts, known = before.parts, before.known
+            refuse_featureless(record.known, known)
+            start, n_iter, trace = before.uncentred(), self.n_iter_, self.trace_
+        dyads = replace(more.dyads, side=known.side._replace(dyad=more.dyads.side.dyad))
+        known = known.counted(dyads)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         options = Options(learning_rate=self.learning_rate, seed=seed)
-        run = FitRun(self._engine, numeric_values(model.classes) if self._ordered else None)
-        theta, progress = resume(self._objective(model), dyads, model.counts, start, options, n_iter, run)
-        model = replace(model.trained(theta), strangeness=None)
-        first = known is None
-        self.fitted_ = (
-            with_spread(model, dyads, self._engine) if first else with_more(model, before, dyads, self._engine)
+        run = FitRun(self._engine, numeric_values(known.classes) if self._ordered else None)
+        theta, progress = resume(parts.objective(known), dyads, known.counts, start, options, n_iter, run)
+        model = Model(parts=parts, known=known, draw=Draw.trained(parts, known, theta))
+        draw = (
+            with_spread(model, dyads, self._engine) if before is None else with_more(model, before, dyads, self._engine)
         )
+        calibrator = None if record is None else record.calibrator
+        self.fitted_ = Record(parts=parts, known=known, draws=(draw,), calibrator=calibrator)
         self.columns_, self.n_features_in_ = more.columns, len(more.columns)
         self.n_iter_, self.solver_, self.converged_ = n_iter + 1, "sgd", False
         self.objective_ = progress.objective
@@ -483,28 +480,22 @@ class LFL(Predictor):
         if side not in (None, "row", "col"):
             raise InputError(f"side={side!r} is not possible: expected None, 'row' or 'col'.")
         check_is_fitted(self)
-        known = self._with_features(row_features, col_features)
-        new = self._read_more(known, X, y, sample_weight)
-        grown = known.grown(new.rows, new.cols)
-        refuse_featureless(known, grown)
-        rows, cols = targets(grown, new.dyads, (len(known.rows), len(known.cols)), side)
+        record = self._with_features(row_features, col_features)
+        new = self._read_more(record, X, y, sample_weight)
+        grown, known = record.grown(new.rows, new.cols), record.known
+        refuse_featureless(known, grown.known)
+        rows, cols = targets(grown.known, new.dyads, (len(known.rows), len(known.cols)), side)
         # Dyads between ids that both stay as they are say nothing about the others.
         dyads = new.dyads.take(np.isin(new.dyads.row, rows) | np.isin(new.dyads.col, cols))
         model = copy.copy(self)
-
-        first, *others = (
-            fold_in(
-                with_seen(one.grown(new.rows, new.cols), dyads, rows, cols), dyads, rows, cols, self._engine, number
-            )
-            for number, one in enumerate(known.every)
-        )
-        model.fitted_ = replace(first, members=tuple(others))
+        model.fitted_ = fold_in(grown, dyads, rows, cols, self._engine)
         return model
 
-    def _read_more(self, known: Fitted, X: Any, y: Any, sample_weight: Any) -> Observations:
+    def _read_more(self, record: Record, X: Any, y: Any, sample_weight: Any) -> Observations:
+        known = record.known
         more = read_more(
             X, self._checked(y), sample_weight, known.vocabularies, self.columns_, known.classes, known.dyad_encoder,
-            one_set=known.structure.one_set,
+            one_set=known.one_set,
         )  # fmt: skip
         self._check_observed(more)
         return more

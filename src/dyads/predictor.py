@@ -27,8 +27,8 @@ from dyads.engine import CPU, Engine
 from dyads.errors import InputError, UnknownIdError, UnknownIdWarning, unknown_name
 from dyads.explain import explain
 from dyads.metrics import accuracy
-from dyads.model.fitted import Fitted
 from dyads.model.loss import LOSSES, least_cost, link, mode
+from dyads.model.record import Record
 from dyads.model.structure import is_undirected
 from dyads.recommend import Wanted, ask, recommend, thompson
 from dyads.uncertainty import interval, sample_proba
@@ -36,7 +36,7 @@ from dyads.uncertainty import interval, sample_proba
 Array = np.ndarray[Any, Any]
 
 SAVED = ("columns_", "n_features_in_", "n_iter_", "converged_", "objective_", "solver_", "trace_")
-"""What is kept in a model file besides `Fitted` and the parameters; and of a posterior its `diagnostics_`."""
+"""What is kept in a model file besides `Record` and the parameters; and of a posterior its `diagnostics_`."""
 
 
 class Predictor(ClassifierMixin, BaseEstimator):
@@ -46,7 +46,7 @@ class Predictor(ClassifierMixin, BaseEstimator):
     """
 
     _ordered = False
-    fitted_: Fitted
+    fitted_: Record
     columns_: tuple[str, ...]
     unknown: str
     n_jobs: int | None
@@ -56,29 +56,29 @@ class Predictor(ClassifierMixin, BaseEstimator):
         """Where sums over dyads are computed."""
         return CPU(self.n_jobs)
 
-    def _look_up(self, X: Any, row_features: Any, col_features: Any) -> tuple[Fitted, list[Codes], Any]:
+    def _look_up(self, X: Any, row_features: Any, col_features: Any) -> tuple[Record, list[Codes], Any]:
         """The model, with these features if any, and the codes and the features of the dyads of X."""
         check_is_fitted(self)
-        fitted = self._with_features(row_features, col_features)
-        codes, features = read_dyads(X, fitted.vocabularies, self.columns_, fitted.dyad_encoder)
-        return fitted, codes, features
+        record = self._with_features(row_features, col_features)
+        codes, features = read_dyads(X, record.known.vocabularies, self.columns_, record.known.dyad_encoder)
+        return record, codes, features
 
-    def _with_features(self, row_features: Any, col_features: Any) -> Fitted:
-        fitted = self.fitted_
-        row = None if row_features is None else Features.of(row_features, like=fitted.rows.encoder)
-        col = None if col_features is None else Features.of(col_features, like=fitted.cols.encoder)
-        return fitted if row is None and col is None else fitted.mapped(lambda one: with_features(one, row, col))
+    def _with_features(self, row_features: Any, col_features: Any) -> Record:
+        known = self.fitted_.known
+        row = None if row_features is None else Features.of(row_features, like=known.rows.encoder)
+        col = None if col_features is None else Features.of(col_features, like=known.cols.encoder)
+        return self.fitted_ if row is None and col is None else with_features(self.fitted_, row, col)
 
     def _scores(self, X: Any, row_features: Any = None, col_features: Any = None) -> Array:
         """Score the dyads of X; those with unknown ids follow the policy, and are counted in one warning."""
-        fitted, codes, features = self._look_up(X, row_features, col_features)
-        out = self._engine.scores(fitted, codes, features)
+        record, codes, features = self._look_up(X, row_features, col_features)
+        out = self._engine.scores(record.models, codes, features)
         unknown = [column < 0 for column in codes]
         if any(column.any() for column in unknown):
-            self._treat_unknown(fitted, codes, unknown, out)
+            self._treat_unknown(record, codes, unknown, out)
         return out
 
-    def _treat_unknown(self, fitted: Fitted, codes: list[Codes], unknown: list[Array], out: Array) -> None:
+    def _treat_unknown(self, record: Record, codes: list[Codes], unknown: list[Array], out: Array) -> None:
         """Apply the policy to the scores of dyads with unknown ids, and say so in one warning."""
         if self.unknown not in UNKNOWN_POLICIES:
             raise unknown_name("unknown", self.unknown, UNKNOWN_POLICIES)
@@ -86,14 +86,14 @@ class Predictor(ClassifierMixin, BaseEstimator):
         if self.unknown == "nan":
             out[np.logical_or.reduce(unknown)] = np.nan
         if self.unknown == "mean":
-            if fitted.prediction is None:
+            if record.draws[0].prediction is None:
                 raise InputError(
                     "unknown='mean' was set after the fit: expected it before, since the means are taken over the "
                     "training data. Fit the model again, or set unknown='prior'."
                 )
             rows, cols = codes[:2]
             either = unknown[0] | unknown[1]
-            out[either] = mean_scores(fitted, rows[either], cols[either])
+            out[either] = mean_scores(record, rows[either], cols[either])
         treated = {
             "prior": "they may be any of those seen, so probabilities are averaged over these",
             "nan": "their probabilities are NaN",
@@ -139,7 +139,7 @@ class Predictor(ClassifierMixin, BaseEstimator):
         Those of the model itself, before it was calibrated.
         """
         scored = self._scores(X, row_features, col_features)
-        return self.fitted_.log_odds(scored)
+        return self.fitted_.parts.log_odds(scored)
 
     def predict(self, X: Any, cost: Any = None, *, row_features: Any = None, col_features: Any = None) -> Array:
         """Predict one label per dyad; with a cost matrix, the label of least expected cost.
@@ -176,10 +176,10 @@ class Predictor(ClassifierMixin, BaseEstimator):
         """
         proba, label, weight = self._held_out(X, y, sample_weight)
         if method is None:
-            method = "logistic" if self.fitted_.loss.ordered else "temperature"
+            method = "logistic" if self.fitted_.parts.loss.ordered else "temperature"
         values = numeric_values(self.classes_) if self._ordered else None
         calibrator = learn_calibrator(method, proba, label, weight, values)
-        self.fitted_ = replace(self.fitted_, calibrator=calibrator, strangeness=None)
+        self.fitted_ = replace(self.fitted_, calibrator=calibrator, nonconformity=None)
         return self
 
     def conformalize(self, X: Any, y: Any) -> Self:
@@ -190,7 +190,7 @@ class Predictor(ClassifierMixin, BaseEstimator):
         proba, label, _ = self._held_out(X, y, None)
         if self.fitted_.calibrator is not None:
             proba = self.fitted_.calibrator.apply(proba)
-        self.fitted_ = replace(self.fitted_, strangeness=nonconformity(proba, label))
+        self.fitted_ = replace(self.fitted_, nonconformity=nonconformity(proba, label))
         return self
 
     def _held_out(self, X: Any, y: Any, sample_weight: Any) -> tuple[Array, Codes, Array | None]:
@@ -214,9 +214,9 @@ class Predictor(ClassifierMixin, BaseEstimator):
         or more, whatever the model; that does not hold for each row, column or label by itself.
         """
         proba = self._proba_to_decide(X, row_features, col_features)
-        if self.fitted_.strangeness is None:
+        if self.fitted_.nonconformity is None:
             raise InputError("The model was not conformalized: expected conformalize(X, y) on held-out dyads first.")
-        return conformal_sets(proba, self.fitted_.strangeness, coverage)
+        return conformal_sets(proba, self.fitted_.nonconformity, coverage)
 
     def sample_proba(
         self, X: Any, n: int | None = None, *, row_features: Any = None, col_features: Any = None
@@ -227,8 +227,8 @@ class Predictor(ClassifierMixin, BaseEstimator):
         calibrator, which is put to each. Ids without labels are another draw from their prior each time, rows one and
         columns one; also under ``unknown="mean"``.
         """
-        fitted, codes, features = self._look_up(X, row_features, col_features)
-        return self._nan_unknown(codes, sample_proba(fitted, n, codes, features, self._engine), axis=1)
+        record, codes, features = self._look_up(X, row_features, col_features)
+        return self._nan_unknown(codes, sample_proba(record, n, codes, features, self._engine), axis=1)
 
     def predict_interval(
         self, X: Any, level: float = 0.9, *, row_features: Any = None, col_features: Any = None
@@ -238,8 +238,8 @@ class Predictor(ClassifierMixin, BaseEstimator):
         Between them it lies with the posterior probability `level`: how sure the model is of its probabilities, which
         is another thing than how sure these are of a label.
         """
-        fitted, codes, features = self._look_up(X, row_features, col_features)
-        return self._nan_unknown(codes, interval(fitted, level, codes, features, self._engine), axis=0)
+        record, codes, features = self._look_up(X, row_features, col_features)
+        return self._nan_unknown(codes, interval(record, level, codes, features, self._engine), axis=0)
 
     def _nan_unknown(self, codes: list[Codes], found: Array, axis: int) -> Array:
         """What was found, NaN for dyads with unknown ids where the policy is that, or an error."""
@@ -251,8 +251,8 @@ class Predictor(ClassifierMixin, BaseEstimator):
 
     def support(self, X: Any) -> Array:
         """How many training labels (their summed weight) the row and the column of each dyad had (n, 2)."""
-        fitted, codes, _ = self._look_up(X, None, None)
-        return support(fitted, *codes[:2])
+        record, codes, _ = self._look_up(X, None, None)
+        return support(record.known, *codes[:2])
 
     def explain(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Any:
         """The exact additive parts of each label's log-odds, which sum to `log_odds`: before calibration, if any.
@@ -264,13 +264,13 @@ class Predictor(ClassifierMixin, BaseEstimator):
         features of an average id. So have unknown ids under "mean" and "nan", for which `log_odds` does other things.
         Averaged models and draws have a part "averaging".
         """
-        fitted, codes, features = self._look_up(X, row_features, col_features)
+        record, codes, features = self._look_up(X, row_features, col_features)
         self._unknown_message([column < 0 for column in codes])
-        parts = explain(fitted, codes, features, self._engine)
-        n_labels = len(fitted.classes)
+        parts = explain(record, codes, features, self._engine)
+        n_labels = len(record.known.classes)
         columns = {
             "dyad": np.repeat(parts.dyad, n_labels),
-            "label": np.tile(fitted.classes, len(parts.dyad)),
+            "label": np.tile(record.known.classes, len(parts.dyad)),
             "part": np.repeat(parts.name, n_labels),
             "value": parts.value.ravel(),
         }
@@ -306,17 +306,17 @@ class Predictor(ClassifierMixin, BaseEstimator):
         without labels take some hundred times longer, since they are averaged over. The table is of the kind `rows`
         has, an Arrow table if that is no dataframe or series.
         """
-        fitted, codes, row_ids, chosen = self._offered(rows, n, candidates, row_features, col_features)
+        record, codes, row_ids, chosen = self._offered(rows, n, candidates, row_features, col_features)
         kind = self._relation_code(relation)
-        pairs = self._excluded(fitted, codes, exclude, kind)
+        pairs = self._excluded(record, codes, exclude, kind)
         wanted = Wanted(codes, chosen, min(int(n), len(chosen)), self._worth(by), pairs, kind)
         if isinstance(by, str) and by == "thompson" and by not in self.classes_:
-            best = thompson(fitted, wanted, self._engine, check_random_state(random_state))
+            best = thompson(record.models, wanted, self._engine, check_random_state(random_state))
         else:
-            best = recommend(fitted, wanted, self._engine)
+            best = recommend(record.models, wanted, self._engine)
         columns = {
             "row": row_ids.take(pa.array(best.row)),
-            "col": fitted.cols.ids.ids.take(pa.array(best.col)),
+            "col": record.known.cols.ids.ids.take(pa.array(best.col)),
             "rank": best.rank,
             "value": best.value,
         }
@@ -340,14 +340,14 @@ class Predictor(ClassifierMixin, BaseEstimator):
         narrow with the number of their labels, or is what the draws of a posterior have. The parameters are those
         of `recommend`.
         """
-        fitted, codes, row_ids, chosen = self._offered([row], n, candidates, row_features, col_features)
+        record, codes, row_ids, chosen = self._offered([row], n, candidates, row_features, col_features)
         kind = self._relation_code(relation)
-        rows, cols = self._excluded(fitted, codes, exclude, kind)
+        rows, cols = self._excluded(record, codes, exclude, kind)
         chosen = np.setdiff1d(chosen, cols[(rows == codes[0]) & (rows >= 0)])
-        best, gain = ask(fitted, int(codes[0]), chosen, int(n), kind, self._engine)
+        best, gain = ask(record, int(codes[0]), chosen, int(n), kind, self._engine)
         columns = {
             "row": row_ids.take(pa.array(np.zeros(len(best), np.int64))),
-            "col": fitted.cols.ids.ids.take(pa.array(best)),
+            "col": record.known.cols.ids.ids.take(pa.array(best)),
             "rank": np.arange(1, len(best) + 1),
             "value": gain,
         }
@@ -355,21 +355,22 @@ class Predictor(ClassifierMixin, BaseEstimator):
 
     def _offered(
         self, rows: Any, n: Any, candidates: Any, row_features: Any, col_features: Any
-    ) -> tuple[Fitted, Codes, pa.Array, Codes]:
+    ) -> tuple[Record, Codes, pa.Array, Codes]:
         """The model, the codes and ids of rows that are asked for, and the codes of the columns to choose from."""
         check_is_fitted(self)
-        fitted = self._with_features(row_features, col_features)
-        if fitted.dyad_encoder is not None:
+        record = self._with_features(row_features, col_features)
+        known = record.known
+        if known.dyad_encoder is not None:
             raise InputError(
-                f"The model has features of dyads ({', '.join(fitted.dyad_encoder.names[:3])}), which pairs not yet "
+                f"The model has features of dyads ({', '.join(known.dyad_encoder.names[:3])}), which pairs not yet "
                 "made do not have: expected a model without. Use predict_proba on a table of pairs with them."
             )
         if not isinstance(n, numbers.Integral) or n < 1:
             raise InputError(f"n={n!r} is not possible: expected a whole number, at least 1.")
         row_ids = read_column(rows, "the column of row ids")
-        codes, chosen = fitted.rows.ids.encode(row_ids), np.arange(len(fitted.cols))
+        codes, chosen = known.rows.ids.encode(row_ids), np.arange(len(known.cols))
         if candidates is not None:
-            chosen = np.unique(fitted.cols.ids.encode(read_column(candidates, "the column of candidates")))
+            chosen = np.unique(known.cols.ids.encode(read_column(candidates, "the column of candidates")))
             if (chosen < 0).any():
                 raise UnknownIdError("Some candidates are not known to the model: expected known column ids.")
         if (codes < 0).any():
@@ -377,22 +378,22 @@ class Predictor(ClassifierMixin, BaseEstimator):
             if self.unknown == "raise":
                 raise UnknownIdError(f"{message}: expected known ids. Drop them, or set unknown='prior'.")
             warnings.warn(f"{message}: they may be any of those seen.", UnknownIdWarning, stacklevel=_outside())
-        return fitted, codes, row_ids, chosen
+        return record, codes, row_ids, chosen
 
-    def _excluded(self, fitted: Fitted, codes: Codes, exclude: Any, kind: int) -> tuple[Codes, Codes]:
+    def _excluded(self, record: Record, codes: Codes, exclude: Any, kind: int) -> tuple[Codes, Codes]:
         """The codes of pairs to leave out, of a relation if the table says which.
 
         With one id set also the nodes `codes` with themselves and, of undirected pairs, both orders.
         """
         row = col = np.zeros(0, np.int64)
         if exclude is not None:
-            every = fitted.vocabularies
+            every = record.known.vocabularies
             given = read_pairs(exclude, [vocabulary.name for vocabulary in every], self.columns_)
             row, col, *rest = (vocabulary.encode(ids) for vocabulary, ids in zip(every, given, strict=False))
             mine = rest[0] == kind if rest else np.ones(len(row), np.bool_)
             row, col = row[mine], col[mine]
-        if fitted.structure.one_set:
-            if is_undirected(type(fitted.structure), fitted.structure.one_set):
+        if record.known.one_set:
+            if is_undirected(type(record.parts.structure), True):
                 row, col = np.concatenate([row, col]), np.concatenate([col, row])
             row, col = np.concatenate([row, codes]), np.concatenate([col, codes])
         return row, col
@@ -412,7 +413,7 @@ class Predictor(ClassifierMixin, BaseEstimator):
         return numeric_values(classes)
 
     def _relation_code(self, relation: Any) -> int:
-        relations = self.fitted_.relations
+        relations = self.fitted_.known.relations
         if relations is None:
             if relation is not None:
                 raise InputError(f"relation={relation!r} was given, but the model has one relation: leave it out.")
@@ -451,17 +452,17 @@ class Predictor(ClassifierMixin, BaseEstimator):
     @property
     def classes_(self) -> Array:
         """The labels, sorted (n_labels,)."""
-        return _read_only(self._known().classes)
+        return _read_only(self._record().known.classes)
 
     @property
     def row_ids_(self) -> Array:
         """The row ids, in the order of `row_factors_`."""
-        return to_numpy(self._known().rows.ids.ids)
+        return to_numpy(self._record().known.rows.ids.ids)
 
     @property
     def col_ids_(self) -> Array:
         """The column ids, in the order of `col_factors_`."""
-        return to_numpy(self._known().cols.ids.ids)
+        return to_numpy(self._record().known.cols.ids.ids)
 
     @property
     def row_factors_(self) -> Array:
@@ -479,14 +480,14 @@ class Predictor(ClassifierMixin, BaseEstimator):
 
         Labels have entries in the order of `classes_` without a pinned base; ids as in `row_ids_` and `col_ids_`.
         """
-        fitted = self._known()
-        return {name: _read_only(part) for name, part in fitted.layout.named(fitted.theta).items()}
+        model = self._record().models[0]
+        return {name: _read_only(part) for name, part in model.layout.named(model.theta).items()}
 
     def _factors(self, name: str) -> Array:
-        fitted = self._known()
-        if name not in fitted.layout.named(fitted.theta):
+        model = self._record().models[0]
+        if name not in model.layout.named(model.theta):
             raise AttributeError(f"This {type(self).__name__} has no {name}: its parts are {list(self.parts_)}.")
-        return _read_only(fitted.factors(name))
+        return _read_only(model.factors(name))
 
     def embed(self, ids: Any, side: str = "row") -> Array:
         """One vector of all latent weights an id (n, size), ready for clustering; `side` is "row" or "col".
@@ -496,21 +497,21 @@ class Predictor(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         if side not in ("row", "col"):
             raise unknown_name("side", side, ("row", "col"))
-        entities = self.fitted_.rows if side == "row" else self.fitted_.cols
+        known = self.fitted_.known
+        entities = known.rows if side == "row" else known.cols
         codes = entities.ids.encode(read_column(ids, "the column of ids"))
         if (codes < 0).any():
             raise UnknownIdError(
                 f"{int((codes < 0).sum())} of {len(codes)} ids were not seen in training: expected known ids."
             )
-        return self.fitted_.embed(codes, side)
+        return self.fitted_.models[0].embed(codes, side)
 
     @property
     def n_parameters_(self) -> int:
         """How many numbers were learnt; of a posterior, how many one draw has."""
-        models = self._known().every
-        return sum(one.n_parameters() for one in models[: 1 if models[0].is_posterior else None])
+        return self._record().n_parameters()
 
-    def _known(self) -> Fitted:
+    def _record(self) -> Record:
         try:
             return self.__dict__["fitted_"]  # type: ignore[no-any-return]
         except KeyError:

@@ -138,8 +138,9 @@ def vanishing_l2(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> f
         warnings.simplefilter("ignore", NotConvergedWarning)
         plain.fit(X, y, sample_weight)
     observed = plain._read(X, y, sample_weight)
-    with plain._engine.bind(plain._objective(plain.fitted_), observed.dyads) as problem:
-        dyads, slopes = problem.score_gradients(plain.fitted_.uncentred().astype(np.float64))
+    record = plain.fitted_
+    with plain._engine.bind(record.parts.objective(record.known), observed.dyads) as problem:
+        dyads, slopes = problem.score_gradients(record.models[0].uncentred().astype(np.float64))
     if plain._ordered:
         values = numeric_values(plain.classes_)
         slopes = np.column_stack([slopes, slopes @ ((values - values.mean()) / values.std())])

@@ -256,7 +256,7 @@ def recommend(
 
     console.check_table_output(output, force)
     model = load_model(model_file)
-    vocabularies = model.fitted_.vocabularies
+    vocabularies = model.fitted_.known.vocabularies
     if rows is not None and id:
         raise Usage("Got both --rows and --id: expected one of them.")
     if (relation is not None) != (len(vocabularies) > 2):
@@ -360,7 +360,7 @@ def calibrate(
 def info(model_file: Model, as_json: Json = False) -> None:
     """What is in a model file."""
     model = load_model(model_file)
-    fitted = model.fitted_
+    record = model.fitted_
     found = {
         "file": str(model_file),
         "bytes": model_file.stat().st_size,
@@ -369,17 +369,17 @@ def info(model_file: Model, as_json: Json = False) -> None:
         "rows": len(model.row_ids_),
         "columns": len(model.col_ids_),
         "names of their columns": _names(model),
-        "relations": len(model.relation_ids_) if len(fitted.vocabularies) > 2 else 0,
-        "structure": type(fitted.structure).__name__.lower(),
+        "relations": len(model.relation_ids_) if len(record.known.vocabularies) > 2 else 0,
+        "structure": type(record.parts.structure).__name__.lower(),
         "rank": model.rank,
-        "loss": type(fitted.loss).__name__.lower(),
-        "features": {side: getattr(fitted, f"{side}s").n_features for side in ("row", "col")},
+        "loss": type(record.parts.loss).__name__.lower(),
+        "features": {side: getattr(record.known, f"{side}s").n_features for side in ("row", "col")},
         "weights": model.n_parameters_,
         "solver": model.solver_,
         "iterations": model.n_iter_,
         "converged": model.converged_,
-        "draws" if fitted.is_posterior else "models": len(fitted.every),
-        "calibrated": fitted.calibrator is not None,
+        "draws" if record.is_posterior else "models": len(record.draws),
+        "calibrated": record.calibrator is not None,
         "unknown ids": model.unknown,
     }
     _show_facts(found, as_json)
@@ -474,16 +474,16 @@ def read_labelled(model: Any, data: str, label: str, weight: str | None) -> tupl
 
 
 def _names(model: Any) -> list[str]:
-    return [vocabulary.name for vocabulary in model.fitted_.vocabularies]
+    return [vocabulary.name for vocabulary in model.fitted_.known.vocabularies]
 
 
 def _id_types(model: Any) -> dict[str, Any]:
-    return {vocabulary.name: vocabulary.ids.type for vocabulary in model.fitted_.vocabularies}
+    return {vocabulary.name: vocabulary.ids.type for vocabulary in model.fitted_.known.vocabularies}
 
 
 def _types(model: Any) -> dict[str, Any]:
     """The types of the columns of pairs that the model knows: those of ids and of features of pairs."""
-    encoder = model.fitted_.dyad_encoder
+    encoder = model.fitted_.known.dyad_encoder
     return ({} if encoder is None else encoder.types) | _id_types(model)
 
 
@@ -508,7 +508,7 @@ def new_features(model: Any, row_features: str | None, col_features: str | None)
     for side, path, (ids, kind) in zip(
         ("row", "col"), (row_features, col_features), _id_types(model).items(), strict=False
     ):
-        encoder = getattr(model.fitted_, f"{side}s").encoder
+        encoder = getattr(model.fitted_.known, f"{side}s").encoder
         types = {} if encoder is None else encoder.types
         found[f"{side}_features"] = None if path is None else _features(path, ids, kind, types)
     return found
