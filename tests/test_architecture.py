@@ -174,15 +174,13 @@ MAPPINGS_IN_CALLS = {
     ("cli/models.py", "evaluate"): GIVEN,
     ("cli/models.py", "explain"): GIVEN,
     ("cli/models.py", "fold_in"): GIVEN,
-    ("cli/models.py", "predict_proba"): GIVEN,
+    ("cli/models.py", "predictions"): GIVEN,
     ("cli/models.py", "recommend"): GIVEN,
     ("cli/studies.py", "report_page"): GIVEN,
-    ("page.py", "evaluate"): GIVEN,
     ("page.py", "explain"): GIVEN,
-    ("page.py", "predict"): GIVEN,
     ("page.py", "predict_proba"): GIVEN,
-    ("selection.py", "predict"): GIVEN,
-    ("selection.py", "predict_proba"): GIVEN,
+    ("predictions.py", "predict"): GIVEN,
+    ("predictions.py", "predict_proba"): GIVEN,
 }
 """Where a call is given `**mapping`, and why."""
 

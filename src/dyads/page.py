@@ -19,7 +19,8 @@ from dyads.baselines import Marginals
 from dyads.data.labels import label_codes, numeric_values, read_labels
 from dyads.data.tables import named_arrays, named_values
 from dyads.errors import InputError, UnknownIdWarning
-from dyads.selection import evaluate
+from dyads.predictions import predictions_of
+from dyads.selection import by_regime
 
 Array = np.ndarray[Any, Any]
 
@@ -44,11 +45,12 @@ def report_page(model: Any, X: Any, y: Any, name: str, *, row_features: Any = No
     truth = read_labels(y)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnknownIdWarning)
-        proba, predicted = model.predict_proba(X, **features), model.predict(X, **features)
+        predictions = predictions_of(model, X, row_features, col_features)
+        proba, predicted = predictions.proba, predictions.labels
         sections = {
             "facts": _facts(model, truth),
             "metrics": _metrics(model, X, truth, proba, predicted),
-            "regimes": _table(evaluate(model, X, y, **features)),
+            "regimes": _table(by_regime(predictions, y, ordered=hasattr(model, "predict_mean"))),
             "pictures": _pictures(model, truth, proba, predicted),
             "certain": _certain(model, X, features, truth, proba, most=True),
             "uncertain": _certain(model, X, features, truth, proba, most=False),

@@ -30,6 +30,7 @@ from dyads.metrics import accuracy
 from dyads.model.loss import LOSSES, least_cost, link, mode
 from dyads.model.record import Record
 from dyads.model.structure import is_undirected
+from dyads.predictions import Predictions, refuse_nan, without_nan
 from dyads.recommend import Wanted, ask, recommend, thompson
 from dyads.uncertainty import interval, sample_proba
 
@@ -69,14 +70,20 @@ class Predictor(ClassifierMixin, BaseEstimator):
         col = None if col_features is None else Features.of(col_features, like=known.cols.encoder)
         return self.fitted_ if row is None and col is None else with_features(self.fitted_, row, col)
 
-    def _scores(self, X: Any, row_features: Any = None, col_features: Any = None) -> Array:
-        """Score the dyads of X; those with unknown ids follow the policy, and are counted in one warning."""
+    def _scored(self, X: Any, row_features: Any, col_features: Any) -> tuple[Array, Array]:
+        """The scores of the dyads of X (n, n_labels), and the support of their ids (n, 2).
+
+        Those with unknown ids follow the policy, and are counted in one warning.
+        """
         record, codes, features = self._look_up(X, row_features, col_features)
         out = self._engine.scores(record.models, codes, features)
         unknown = [column < 0 for column in codes]
         if any(column.any() for column in unknown):
             self._treat_unknown(record, codes, unknown, out)
-        return out
+        return out, support(record.known, *codes[:2])
+
+    def _scores(self, X: Any, row_features: Any = None, col_features: Any = None) -> Array:
+        return self._scored(X, row_features, col_features)[0]
 
     def _treat_unknown(self, record: Record, codes: list[Codes], unknown: list[Array], out: Array) -> None:
         """Apply the policy to the scores of dyads with unknown ids, and say so in one warning."""
@@ -125,12 +132,18 @@ class Predictor(ClassifierMixin, BaseEstimator):
     def _proba_to_decide(self, X: Any, row_features: Any, col_features: Any) -> Array:
         """Probabilities, or an error where some are NaN, of which no label can be said."""
         proba = self._proba(X, row_features, col_features)
-        if np.isnan(proba).any():
-            raise UnknownIdError(
-                f"{int(np.isnan(proba).any(axis=1).sum())} dyads have ids not seen in training, whose probabilities "
-                "are NaN under unknown='nan': no label can be predicted. Drop them, or set unknown='prior'."
-            )
+        refuse_nan(proba)
         return proba
+
+    def predictions(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Predictions:
+        """All that is predicted of the dyads of X, scored once: probabilities, labels, and the support of the ids.
+
+        `dyads.evaluate`, `dyads.calibration_by_support` and the report are made from it.
+        """
+        scored, known = self._scored(X, row_features, col_features)
+        proba = self.fitted_.proba(scored)
+        codes = without_nan(self.decide(np.nan_to_num(proba)), proba)
+        return Predictions(classes=self.classes_, proba=proba, codes=codes, support=known)
 
     def log_odds(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Array:
         """Log-odds of each label (n, n_labels): against the base, log p_y / p_base; or, if none is pinned, against the

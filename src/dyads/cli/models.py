@@ -174,7 +174,8 @@ def predict(
 
     from dyads.data.files import open_writer, read_batches
     from dyads.data.labels import numeric_values
-    from dyads.model.loss import median
+    from dyads.model.loss import median, mode
+    from dyads.predictions import without_nan
 
     console.check_table_output(output, force)
     model = load_model(model_file)
@@ -190,24 +191,26 @@ def predict(
         raise InputError(f"A column of ids is called {taken.pop()!r}, as one of predictions is: expected another name.")
     values = numeric_values(model.classes_)
     done = unknown = 0
-    decisions = {"label": model.decide, "mode": lambda proba: proba.argmax(axis=1), "median": median}
+    decisions = {"mode": mode, "median": median}
     with warnings.catch_warnings(), console.bar("Predicting") as move, open_writer(output, kept) as write:
         # Each batch would warn of its own: what all have is said once, below.
         warnings.simplefilter("ignore", UnknownIdWarning)
         for batch in batches:
-            pairs = batch.select(model.columns_)
-            proba = model.predict_proba(pairs, **features)
-            columns = {name: batch[name] for name in kept}
+            predictions = model.predictions(batch.select(model.columns_), **features)
+            proba, columns = predictions.proba, {name: batch[name] for name in kept}
             if "proba" in wanted:
                 columns |= {f"p_{label}": proba[:, code] for code, label in enumerate(model.classes_)}
+            if "label" in wanted:
+                columns["label"] = _label_column(model.classes_, predictions.codes)
             for name, decide in decisions.items():
                 if name in wanted:
-                    columns[name] = _label_column(model.classes_, decide(np.nan_to_num(proba)), proba)
+                    codes = without_nan(decide(np.nan_to_num(proba)), proba)
+                    columns[name] = _label_column(model.classes_, codes)
             if "mean" in wanted:
                 columns["mean"] = proba @ values
             write(pa.table(columns))
             done += batch.num_rows
-            unknown += int((model.support(pairs) == 0).any(axis=1).sum())
+            unknown += int((predictions.least_support == 0).sum())
             move(done, None, f"{done:,} pairs")
     if unknown:
         console.say(f"{unknown:,} of {done:,} pairs have an id without labels in training: unknown={model.unknown!r}.")
@@ -540,11 +543,11 @@ def _base(text: str, y: Any) -> Any:
     return None if text == "none" else {str(each): each for each in y.unique().to_pylist()}.get(text, text)
 
 
-def _label_column(classes: Any, codes: Any, proba: Any) -> Any:
-    """Predicted labels; none where probabilities are NaN."""
+def _label_column(classes: Any, codes: Any) -> Any:
+    """Predicted labels; none of negative codes."""
     import pyarrow as pa
 
-    return pa.array(classes[codes], mask=np.isnan(proba).any(axis=1))
+    return pa.array(classes[codes], mask=codes < 0)
 
 
 def _show_facts(found: dict[str, Any], as_json: bool) -> None:
