@@ -3,6 +3,7 @@
 Everything runs with constructor defaults unless a line says what was chosen, and on which training data.
 """
 
+import copy
 import resource
 import time
 import warnings
@@ -189,9 +190,9 @@ def fold_in():
     shuffled = seen[late].sample(frac=1, random_state=0)
     first = shuffled[shuffled.groupby("user").cumcount() < 20]
     rest = shuffled.drop(first.index)
-    model.fold_in(first.head(20)[IDS], first.head(20)["rating"])
+    copy.copy(model).fold_in(first.head(20)[IDS], first.head(20)["rating"])
     began = time.perf_counter()
-    folded = model.fold_in(first[IDS], first["rating"])
+    folded = copy.copy(model).fold_in(first[IDS], first["rating"])
     seconds = time.perf_counter() - began
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnknownIdWarning)

@@ -1,5 +1,6 @@
 """Side-information and entities without labels: what a user relies on."""
 
+import copy
 import dataclasses
 import itertools
 
@@ -313,7 +314,7 @@ def test_folding_in_a_known_row_with_its_own_labels_gives_its_own_optimum(estima
         X, y
     )
     mine = (X["user"] == "u7" if side == "row" else X["item"] == "i7").to_numpy()
-    folded = model.fold_in(X[mine], y[mine], side=side)
+    folded = copy.copy(model).fold_in(X[mine], y[mine], side=side)
     assert certificate(folded, X[mine], y[mine], side) < 1e-6
     np.testing.assert_allclose(folded.predict_proba(X), model.predict_proba(X), atol=5e-3)
     np.testing.assert_array_equal(folded.predict_proba(X[~mine]), model.predict_proba(X[~mine]))
@@ -327,7 +328,7 @@ def test_folding_in_lowers_any_loss(loss):
     y = np.searchsorted(["maybe", "no", "yes"], Y)
     old = (X["user"] != "u7").to_numpy()
     model = LFLOrdinal(rank=2, l2=0.5, loss=name, random_state=0).fit(X[old], y[old])
-    folded = model.fold_in(X[~old], y[~old])
+    folded = copy.copy(model).fold_in(X[~old], y[~old])
     assert certificate(folded, X[~old], y[~old], "row") < 1e-4
 
 
@@ -335,7 +336,7 @@ def test_new_rows_and_new_columns_fold_in_together_and_nothing_else_changes():
     old = (~X["user"].isin(["u1", "u2"]) & ~X["item"].isin(["i1"])).to_numpy()
     model = LFLClassifier(rank=2, l2=0.5, unknown="mean", random_state=0).fit(X[old], Y[old])
     before = model.predict_proba(X[old])
-    folded = model.fold_in(X[~old], Y[~old])
+    folded = copy.copy(model).fold_in(X[~old], Y[~old])
     np.testing.assert_array_equal(folded.predict_proba(X[old]), before)
     np.testing.assert_array_equal(model.predict_proba(X[old]), before)
     strangers = pd.DataFrame({"user": ["?"], "item": ["i3"]})
@@ -361,12 +362,12 @@ def test_nodes_and_relations_fold_in():
     pairs = np.column_stack([i, j])
     old = j < 28
     model = LFLLink(rank=2, l2=0.5, structure="spectral", random_state=0).fit(pairs[old], y[old])
-    folded = model.fold_in(pairs[~old], y[~old])
+    folded = copy.copy(model).fold_in(pairs[~old], y[~old])
     assert dyads.metrics.auc(y[~old], folded.predict_proba(pairs[~old]), folded.classes_) > 0.9
     np.testing.assert_array_equal(folded.predict_proba(pairs[old]), model.predict_proba(pairs[old]))
     three = pd.DataFrame({"a": np.repeat(i, 2), "b": np.repeat(j, 2), "kind": np.tile(["likes", "knows"], len(i))})
     many = LFLRelational(rank=2, l2=0.5, random_state=0).fit(three[three["a"] > 0], np.repeat(y, 2)[three["a"] > 0])
-    more = many.fold_in(three[three["a"] == 0], np.repeat(y, 2)[three["a"] == 0])
+    more = copy.copy(many).fold_in(three[three["a"] == 0], np.repeat(y, 2)[three["a"] == 0])
     assert more.support(three[three["a"] == 0])[:, 0].min() == 58
     with pytest.raises(InputError, match="relation 'hates' was not in the fit"):
         many.fold_in(three.head(1).assign(kind="hates"), [1])
@@ -386,7 +387,7 @@ def test_a_nodes_roles_survive_the_file_and_a_fold_in(tmp_path):
     before = quiet(model.predict_proba, ask)
     model.save(tmp_path / "model")
     np.testing.assert_array_equal(quiet(dyads.load(tmp_path / "model").predict_proba, ask), before)
-    folded = model.fold_in(pd.DataFrame({"a": ["new"], "b": ["n1"]}), [1])
+    folded = copy.copy(model).fold_in(pd.DataFrame({"a": ["new"], "b": ["n1"]}), [1])
     np.testing.assert_array_equal(quiet(folded.predict_proba, ask), before)
 
 
@@ -396,7 +397,7 @@ def test_solving_for_a_node_anew_leaves_its_partners_alone():
         undirected = pairs["a"] < pairs["b"] if structure == "symmetric" else np.ones(len(pairs), bool)
         model = LFLLink(rank=2, l2=0.3, structure=structure, random_state=0).fit(pairs[undirected], y[undirected])
         mine = (pairs["a"] == "n0").to_numpy() & undirected
-        folded = model.fold_in(pairs[mine], y[mine], side="row")
+        folded = copy.copy(model).fold_in(pairs[mine], y[mine], side="row")
         others = pairs[undirected & (pairs["a"] != "n0") & (pairs["b"] != "n0")]
         np.testing.assert_array_equal(folded.predict_proba(others), model.predict_proba(others))
         np.testing.assert_array_equal(folded.support(others), model.support(others))
@@ -407,7 +408,7 @@ def test_solving_for_a_node_anew_leaves_its_partners_alone():
 def test_rows_and_columns_of_the_same_ids_stay_two_sets():
     square = pd.DataFrame(itertools.product(range(6), range(6)), columns=["r", "c"])
     model = LFLClassifier(rank=1, random_state=0).fit(square, np.arange(36) % 2)
-    folded = model.fold_in(pd.DataFrame({"r": [77], "c": [5]}), [1])
+    folded = copy.copy(model).fold_in(pd.DataFrame({"r": [77], "c": [5]}), [1])
     assert 77 in folded.row_ids_
     assert 77 not in folded.col_ids_
     wide = pd.DataFrame({"r": ["a", "a", "a", "b", "b"], "c": ["p", "q", "r", "p", "s"]})
@@ -428,7 +429,24 @@ def test_a_fold_in_that_would_do_nothing_or_guess_is_refused():
     assert informed.fold_in(late, ["yes"], row_features=table).support(late)[0, 0] == 1
     grown = informed.set_params(row_features=pd.concat([USERS, pd.DataFrame(table)]))
     assert grown.partial_fit(late, ["yes"]).support(late)[0, 0] == 1
-    assert model.fold_in(X[:2].assign(user="w"), ["yes", "never"], sample_weight=[1, 0]) is not model
+    assert model.fold_in(X[:2].assign(user="w"), ["yes", "never"], sample_weight=[1, 0]) is model
+
+
+def test_methods_that_learn_more_change_the_model_and_a_copy_keeps_the_old_one():
+    new = (X["user"] == "u1").to_numpy()
+    model = LFLClassifier(rank=1, l2=0.5, random_state=0).fit(X[~new], Y[~new])
+    old, before = copy.copy(model), model.predict_proba(X[~new])
+    for learn in (model.fold_in, model.partial_fit, model.calibrate, model.conformalize):
+        assert learn(X[new], Y[new]) is model
+    assert "u1" in model.row_ids_
+    assert "u1" not in old.row_ids_
+    assert old.fitted_.calibrator is None
+    np.testing.assert_array_equal(old.predict_proba(X[~new]), before)
+    with pytest.raises(InputError, match="All ids of X have labels"):
+        model.fold_in(X[new], Y[new])
+    with pytest.raises(InputError, match="label 'perhaps' is not among"):
+        old.fold_in(X[new][:1], ["perhaps"])
+    assert "u1" not in old.row_ids_, "what is refused changes nothing"
 
 
 def test_weights_act_as_repetition_for_ids_without_labels_too():
@@ -501,9 +519,9 @@ def test_partial_fit_moves_little_by_a_little():
     model = LFLClassifier(rank=2, l2=0.5, random_state=0).fit(X, Y)
     ask = pd.DataFrame({"user": ["?"] * 3, "item": ["i0", "i1", "?"]})
     before, n_iter = quiet(model.predict_proba, ask), model.n_iter_
-    copy = model.fold_in(X[:1].assign(user="w"), Y[:1])
-    copy.partial_fit(X[:1], Y[:1])
-    assert np.abs(quiet(copy.predict_proba, ask) - before).max() < 0.02
+    folded = copy.copy(model).fold_in(X[:1].assign(user="w"), Y[:1])
+    folded.partial_fit(X[:1], Y[:1])
+    assert np.abs(quiet(folded.predict_proba, ask) - before).max() < 0.02
     assert len(model.trace_["objective"]) == model.n_iter_ == n_iter
 
 

@@ -1,5 +1,6 @@
 """Several models from other starts, averaged as one."""
 
+import copy
 import dataclasses
 
 import numpy as np
@@ -57,11 +58,10 @@ def test_explanations_recommendations_and_fold_in_are_of_the_average():
     np.testing.assert_allclose(wide.to_numpy(), model.log_odds(X[:20]), atol=1e-10)
     assert "averaging" in set(told["part"])
     found = model.recommend(["u3", "u5"], n=4, exclude=X[X["user"] == "u3"]).to_pandas()
-    pairs = found.rename(columns={"row": "user", "col": "item"})[["user", "item"]]
-    np.testing.assert_allclose(found["value"], model.predict_mean(pairs))
+    np.testing.assert_allclose(found["value"], model.predict_mean(found))
     every = pd.DataFrame({"user": "u5", "item": model.col_ids_})
-    assert found["value"][found["row"] == "u5"].iloc[0] == pytest.approx(model.predict_mean(every).max())
-    folded = model.fold_in(X[:5].assign(user="new"), STARS[:5])
+    assert found["value"][found["user"] == "u5"].iloc[0] == pytest.approx(model.predict_mean(every).max())
+    folded = copy.copy(model).fold_in(X[:5].assign(user="new"), STARS[:5])
     assert len(folded.fitted_.draws) == 2
     np.testing.assert_array_equal(folded.predict_proba(X), model.predict_proba(X))
     assert len(model.ask("u3", n=3)) == 3
@@ -80,8 +80,8 @@ def test_links_and_relations_average_too():
     kinds = pairs.assign(kind=np.where(pairs["a"] % 2, "x", "y"))
     related = LFLRelational(rank=1, l2=0.1, n_models=2, random_state=0).fit(kinds, y)
     best = related.recommend([0], n=3, by=1, relation="x").to_pandas()
-    ask = pd.DataFrame({"a": 0, "b": best["col"], "kind": "x"})
-    np.testing.assert_allclose(best["value"], related.predict_proba(ask)[:, 1])
+    assert best.columns.tolist() == ["a", "b", "kind", "rank", "value"]
+    np.testing.assert_allclose(best["value"], related.predict_proba(best)[:, 1])
 
 
 def test_a_callback_that_stops_ends_the_whole_fit():

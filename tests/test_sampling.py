@@ -1,5 +1,6 @@
 """``solver="gibbs"``: what users of the posterior rely on."""
 
+import copy
 import tracemalloc
 
 import numpy as np
@@ -120,7 +121,7 @@ def test_folding_in_gives_a_new_row_draws_of_its_own(kind, choices):
     rows = choices.get("row_features")
     named = mine.assign(user="copy")
     given = {} if rows is None else {"row_features": rows[rows["user"] == "u3"].assign(user="copy")}
-    folded = model.fold_in(named, STARS[X["user"] == "u3"], **given)
+    folded = copy.copy(model).fold_in(named, STARS[X["user"] == "u3"], **given)
     np.testing.assert_allclose(folded.predict_proba(named), model.predict_proba(mine), atol=0.25)
     others = X[X["user"] != "u3"][:20]
     np.testing.assert_array_equal(folded.predict_proba(others), model.predict_proba(others))
@@ -250,7 +251,7 @@ def test_thompson_sampling_tries_what_is_uncertain(ordinal):
     )
     pd.testing.assert_frame_equal(first, again)
     assert not first.equals(other)
-    assert first["row"].tolist() == np.repeat(["u1", "u2", "u3"], 3).tolist()
+    assert first["user"].tolist() == np.repeat(["u1", "u2", "u3"], 3).tolist()
     assert first["rank"].tolist() == [1, 2, 3] * 3
 
 

@@ -1,6 +1,5 @@
 """LFL: how the estimators are trained. Parameters and tables in, a `Record` kept; no numerics."""
 
-import copy
 import logging
 import os
 import warnings
@@ -463,11 +462,11 @@ class LFL(Predictor):
         row_features: Any = None,
         col_features: Any = None,
     ) -> Self:
-        """A new fitted model that knows new rows and columns by their labels; everything else stays as it is.
+        """Add new rows and columns by their labels; everything else stays as it is. Changes this model, and returns it.
 
         The block of each new id is the optimum given all others, by Newton's method: for the log loss the problem is
-        convex. (In each draw of a posterior it is drawn given the others.) No prediction for other ids changes, and
-        this model itself does not.
+        convex. (In each draw of a posterior it is drawn given the others.) No prediction for other ids changes. To keep
+        this model as it is, fold into a copy: ``copy.copy(model).fold_in(X, y)``.
 
         Parameters
         ----------
@@ -487,9 +486,8 @@ class LFL(Predictor):
         rows, cols = targets(grown.known, new.dyads, (len(known.rows), len(known.cols)), side)
         # Dyads between ids that both stay as they are say nothing about the others.
         dyads = new.dyads.take(np.isin(new.dyads.row, rows) | np.isin(new.dyads.col, cols))
-        model = copy.copy(self)
-        model.fitted_ = fold_in(grown, dyads, rows, cols, self._engine)
-        return model
+        self.fitted_ = fold_in(grown, dyads, rows, cols, self._engine)
+        return self
 
     def _read_more(self, record: Record, X: Any, y: Any, sample_weight: Any) -> Observations:
         known = record.known

@@ -19,7 +19,7 @@ from dyads.calibration import conformal_sets, learn_calibrator, nonconformity
 from dyads.choices import UNKNOWN_POLICIES
 from dyads.coldstart import mean_scores, support, with_features
 from dyads.data.labels import label_codes, numeric_values, read_labels, to_numpy
-from dyads.data.observations import read_dyads, read_pairs, read_weight
+from dyads.data.observations import read_dyads, read_ids, read_pairs, read_weight
 from dyads.data.side import Features
 from dyads.data.tables import read_column, table_like
 from dyads.data.vocabulary import Codes
@@ -38,6 +38,10 @@ Array = np.ndarray[Any, Any]
 
 SAVED = ("columns_", "n_features_in_", "n_iter_", "converged_", "objective_", "solver_", "trace_")
 """What is kept in a model file besides `Record` and the parameters; and of a posterior its `diagnostics_`."""
+
+
+RANKED, EXPLAINED = ("rank", "value"), ("dyad", "label", "part", "value")
+"""The columns, beside those of ids, of tables that `recommend` and `ask`, and that `explain`, return."""
 
 
 class Predictor(ClassifierMixin, BaseEstimator):
@@ -121,7 +125,8 @@ class Predictor(ClassifierMixin, BaseEstimator):
         """Probability of each label (n, n_labels); columns in the order of `classes_`.
 
         `row_features`, `col_features` : tables that extend or override those given to the constructor, which is how new
-        ids get features; all methods that predict take them.
+        ids get features; all methods that predict take them. Columns of X that the table of the fit did not have are
+        ignored, where X has names.
         """
         return self._proba(X, row_features, col_features)
 
@@ -271,18 +276,22 @@ class Predictor(ClassifierMixin, BaseEstimator):
         """The exact additive parts of each label's log-odds, which sum to `log_odds`: before calibration, if any.
 
         A tidy table, of the kind X has (an Arrow table if that is no dataframe), with the columns dyad (its place in
-        X), label, part and value. The parts are "label bias", "row bias", "column bias", "latent" (all products of
-        latent weights) and one of every feature that is not zero, such as "row: age" or "col: genre=Drama". Ids without
-        labels have a part "unknown", what averaging over those seen adds, and where nothing is known of them one of the
-        features of an average id. So have unknown ids under "mean" and "nan", for which `log_odds` does other things.
-        Averaged models and draws have a part "averaging".
+        X), the ids under their own names, label, part and value. The parts are "label bias", "row bias", "column bias",
+        "latent" (all products of latent weights) and one of every feature that is not zero, such as "row: age" or
+        "col: genre=Drama". Ids without labels have a part "unknown", what averaging over those seen adds, and where
+        nothing is known of them one of the features of an average id. So have unknown ids under "mean" and "nan", for
+        which `log_odds` does other things. Averaged models and draws have a part "averaging". An id column that is
+        called as another column of the table has "id_" before its name there.
         """
         record, codes, features = self._look_up(X, row_features, col_features)
         self._unknown_message([column < 0 for column in codes])
         parts = explain(record, codes, features, self._engine)
-        n_labels = len(record.known.classes)
+        n_labels, names = len(record.known.classes), [vocabulary.name for vocabulary in record.known.vocabularies]
+        dyad = np.repeat(parts.dyad, n_labels)
+        ids = (column.take(pa.array(dyad)) for column in read_ids(X, names, self.columns_))
         columns = {
-            "dyad": np.repeat(parts.dyad, n_labels),
+            "dyad": dyad,
+            **dict(zip(_beside(names, EXPLAINED), ids, strict=True)),
             "label": np.tile(record.known.classes, len(parts.dyad)),
             "part": np.repeat(parts.name, n_labels),
             "value": parts.value.ravel(),
@@ -302,7 +311,7 @@ class Predictor(ClassifierMixin, BaseEstimator):
         col_features: Any = None,
         random_state: Any = None,
     ) -> Any:
-        """The `n` best columns for each of `rows`: a tidy table (row, col, rank, value), best first.
+        """The `n` best columns for each of `rows`, best first: a tidy table of the ids, rank and value.
 
         Parameters
         ----------
@@ -317,7 +326,9 @@ class Predictor(ClassifierMixin, BaseEstimator):
 
         Exact, and in flat memory whatever the number of rows and columns; before calibration, if any. Rows and columns
         without labels take some hundred times longer, since they are averaged over. The table is of the kind `rows`
-        has, an Arrow table if that is no dataframe or series.
+        has, an Arrow table if that is no dataframe or series. Its ids, and the relation if there are several, are under
+        the names they had in the table of the fit, so that it can be given to `predict_proba` as it is. An id column
+        that is called "rank" or "value" has "id_" before its name there.
         """
         record, codes, row_ids, chosen = self._offered(rows, n, candidates, row_features, col_features)
         kind = self._relation_code(relation)
@@ -327,13 +338,9 @@ class Predictor(ClassifierMixin, BaseEstimator):
             best = thompson(record.models, wanted, self._engine, check_random_state(random_state))
         else:
             best = recommend(record.models, wanted, self._engine)
-        columns = {
-            "row": row_ids.take(pa.array(best.row)),
-            "col": record.known.cols.ids.ids.take(pa.array(best.col)),
-            "rank": best.rank,
-            "value": best.value,
-        }
-        return table_like(columns, rows)
+        return table_like(
+            _ranked(record, row_ids.take(pa.array(best.row)), best.col, kind, best.value, best.rank), rows
+        )
 
     def ask(
         self,
@@ -346,7 +353,7 @@ class Predictor(ClassifierMixin, BaseEstimator):
         row_features: Any = None,
         col_features: Any = None,
     ) -> Any:
-        """The `n` columns to ask a row about next: a tidy table (row, col, rank, value), an Arrow table.
+        """The `n` columns to ask a row about next: an Arrow table with the columns of `recommend`'s.
 
         By expected information gain: `value` is what the label is expected to tell, in nats, about what kind of row it
         is. For a row without labels that is exact with respect to the rows seen; what others may be is taken to
@@ -358,13 +365,8 @@ class Predictor(ClassifierMixin, BaseEstimator):
         rows, cols = self._excluded(record, codes, exclude, kind)
         chosen = np.setdiff1d(chosen, cols[(rows == codes[0]) & (rows >= 0)])
         best, gain = ask(record, int(codes[0]), chosen, int(n), kind, self._engine)
-        columns = {
-            "row": row_ids.take(pa.array(np.zeros(len(best), np.int64))),
-            "col": record.known.cols.ids.ids.take(pa.array(best)),
-            "rank": np.arange(1, len(best) + 1),
-            "value": gain,
-        }
-        return table_like(columns, row)
+        repeated = row_ids.take(pa.array(np.zeros(len(best), np.int64)))
+        return table_like(_ranked(record, repeated, best, kind, gain, np.arange(1, len(best) + 1)), row)
 
     def _offered(
         self, rows: Any, n: Any, candidates: Any, row_features: Any, col_features: Any
@@ -546,6 +548,27 @@ class Predictor(ClassifierMixin, BaseEstimator):
         if self.fitted_.is_posterior:
             fit["diagnostics_"] = self.diagnostics_
         artifact.write(path, self.fitted_, {"estimator": type(self).__name__, "parameters": parameters, "fit": fit})
+
+
+def _ranked(record: Record, row_ids: pa.Array, cols: Codes, relation: int, value: Array, rank: Array) -> dict[str, Any]:
+    """The columns of a table of recommendations, one line each: ids under their own names, rank and value."""
+    known = record.known
+    ids = [row_ids, known.cols.ids.ids.take(pa.array(cols))]
+    if known.relations is not None:
+        ids.append(known.relations.ids.take(pa.array(np.full(len(cols), relation))))
+    names = _beside([vocabulary.name for vocabulary in known.vocabularies], RANKED)
+    return {**dict(zip(names, ids, strict=True)), "rank": rank, "value": value}
+
+
+def _beside(names: list[str], others: tuple[str, ...]) -> list[str]:
+    """The names of id columns, with "id_" before those that a table has for other columns."""
+    free: list[str] = []
+    for name in names:
+        own = name
+        while own in others or (own != name and own in (*names, *free)):
+            own = f"id_{own}"
+        free.append(own)
+    return free
 
 
 def _outside() -> int:

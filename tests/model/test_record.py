@@ -1,5 +1,6 @@
 """The trained record: one copy of what is known, however many draws."""
 
+import copy
 import dataclasses
 
 import numpy as np
@@ -58,7 +59,7 @@ def test_rows_and_columns_of_one_id_set_are_views_of_one_object():
 def test_a_record_that_grows_leaves_the_old_one_as_it_is():
     model = LFLClassifier(rank=1, l2=0.5, n_models=2, unknown="mean", random_state=0).fit(X, Y)
     record, before = model.fitted_, model.predict_proba(X)
-    folded = model.fold_in(X[:4].assign(user="new"), Y[:4])
+    folded = copy.copy(model).fold_in(X[:4].assign(user="new"), Y[:4])
     assert len(folded.fitted_.known.rows) == len(record.known.rows) + 1
     assert all(trained.known is folded.fitted_.known for trained in folded.fitted_.models)
     assert all(len(draw.rows.predictions) == len(folded.fitted_.known.rows) for draw in folded.fitted_.draws)

@@ -254,7 +254,7 @@ def recommend(
     output: Output = "-",
     force: Force = False,
 ) -> None:
-    """The best columns for rows: a table of row, col, rank, value."""
+    """The best columns for rows: a table of the ids, under their own names, rank and value."""
     from dyads.data.files import open_writer
 
     console.check_table_output(output, force)
@@ -296,7 +296,7 @@ def explain(
     col_features: ColFeatures = None,
     force: Force = False,
 ) -> None:
-    """What each part adds to the log-odds of every label: a tidy table of dyad, label, part, value."""
+    """What each part adds to the log-odds of every label: a tidy table of dyad, the ids, label, part and value."""
     from dyads import report
     from dyads.data.files import open_writer, read_table
 
@@ -331,9 +331,8 @@ def fold_in(
     X, y, sample_weight = read_labelled(model, data, label, weight)
     before = len(model.row_ids_), len(model.col_ids_)
     with console.warned(), console.bar("Folding in"):
-        grown = model.fold_in(X, y, sample_weight, side=side, **new_features(model, row_features, col_features))
-        grown.save(output)
-    new = len(grown.row_ids_) - before[0], len(grown.col_ids_) - before[1]
+        model.fold_in(X, y, sample_weight, side=side, **new_features(model, row_features, col_features)).save(output)
+    new = len(model.row_ids_) - before[0], len(model.col_ids_) - before[1]
     console.say(f"{new[0]:,} new rows and {new[1]:,} new columns; written to {output}.")
 
 
