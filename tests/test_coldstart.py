@@ -426,7 +426,7 @@ def test_a_fold_in_that_would_do_nothing_or_guess_is_refused():
         with pytest.raises(InputError, match="The row id 'late' is new and has no features"):
             learn(late, ["yes"])
     table = {"user": ["late"], "age": [30], "city": ["Rome"]}
-    assert informed.fold_in(late, ["yes"], row_features=table).support(late)[0, 0] == 1
+    assert copy.copy(informed).fold_in(late, ["yes"], row_features=table).support(late)[0, 0] == 1
     grown = informed.set_params(row_features=pd.concat([USERS, pd.DataFrame(table)]))
     assert grown.partial_fit(late, ["yes"]).support(late)[0, 0] == 1
     assert model.fold_in(X[:2].assign(user="w"), ["yes", "never"], sample_weight=[1, 0]) is model

@@ -95,8 +95,9 @@ def by_regime(
         if ordered:
             values = values_of(truth[chosen], classes), values_of(predicted[chosen], classes)
             line["mean_absolute_error"] = metrics.mean_absolute_error(*values, share)
-            mean = proba[chosen] @ numeric_values(classes)
-            line["root_mean_squared_error"] = metrics.root_mean_squared_error(values[0], mean, share)
+            line["root_mean_squared_error"] = metrics.root_mean_squared_error(
+                values[0], predictions.mean[chosen], share
+            )
         for name, value in line.items():
             columns.setdefault(name, []).append(value)
     return columns
