@@ -3,6 +3,7 @@
 Everything runs with constructor defaults unless a line says what was chosen, and on which training data.
 """
 
+import copy
 import resource
 import time
 import warnings
@@ -146,7 +147,7 @@ def new_books():
     report = {name: {"MAE": absolute.mean(), "log-loss": log.mean()} for name, (absolute, log) in found.items()}
     report["overall mean"] = {"MAE": np.abs(y.mean() - truth).mean()}
     report["mean of the user"] = {"MAE": np.abs(mean - truth).mean()}
-    return rounded(report) | {"features": model.fitted_.cols.n_features, "seconds of the fit": round(seconds, 1)}
+    return rounded(report) | {"features": model.fitted_.known.cols.n_features, "seconds of the fit": round(seconds, 1)}
 
 
 def implicit():
@@ -188,9 +189,9 @@ def fold_in():
     shuffled = seen[late].sample(frac=1, random_state=0)
     first = shuffled[shuffled.groupby("user").cumcount() < 20]
     rest = shuffled.drop(first.index)
-    model.fold_in(first.head(20)[IDS], first.head(20)["rating"])
+    copy.copy(model).fold_in(first.head(20)[IDS], first.head(20)["rating"])
     began = time.perf_counter()
-    folded = model.fold_in(first[IDS], first["rating"])
+    folded = copy.copy(model).fold_in(first[IDS], first["rating"])
     seconds = time.perf_counter() - began
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnknownIdWarning)
@@ -213,9 +214,9 @@ def solvers():
                 model = LFLOrdinal(rank, solver=kind(**choices), random_state=seed, engine=CPU(1))
                 model.fit(seen[IDS], seen["rating"])
                 seconds = time.perf_counter() - began
-                observed = model._read(seen[IDS], seen["rating"], None)
-                with CPU(1).bind(model._objective(model.fitted_), observed.dyads) as problem:
-                    gradient = problem.value_and_gradient(model.fitted_.uncentred())[1]
+                problem, theta = model.problem(seen[IDS], seen["rating"])
+                with problem:
+                    gradient = problem.value_and_gradient(theta)[1]
                 rows.append((model.objective_, np.abs(gradient).max(), model.n_iter_, seconds))
             objective, largest, iterations, seconds = zip(*rows, strict=True)
             found[f"rank {rank}, {solver}"] = {

@@ -6,11 +6,11 @@ import pytest
 
 from dyads.data.dyads import Dyads
 from dyads.data.vocabulary import Vocabulary
-from dyads.model.fitted import Entities, Fitted
 from dyads.model.loss import Absolute, AllThreshold, Brier, Hinge, Log, Squared
 from dyads.model.objective import Objective
 from dyads.model.parameters import Layout
 from dyads.model.penalty import Counts, Penalty
+from dyads.model.record import Draw, Entities, Known, Parts, Record
 from dyads.model.structure import Bilinear, Diagonal, Directed, Stereotype
 
 N_LABELS = 4
@@ -72,14 +72,33 @@ def make_objective(structure, loss, dyads, scaling="none", strengths=(0.7, 0.4, 
     return Objective(layout, loss, Penalty.of(layout, named, scaling, counts, shared))
 
 
-def make_fitted(structure, theta, dyads):
-    sides = (dyads.n_rows, "row", dyads.row_counts), (dyads.n_cols, "col", dyads.col_counts)
-    entities = [
-        Entities.untrained(Vocabulary(pa.array(range(n)), name), counts, None, None) for n, name, counts in sides
+def make_record(structure, theta, dyads):
+    """A point estimate of rows, columns or nodes 0, 1, ..., without features."""
+    counts, names = Counts.of(dyads, structure.one_set), ("row",) if structure.one_set else ("row", "col")
+    sets = [
+        Entities.of(Vocabulary(pa.array(range(len(own))), name), own, None, None)
+        for own, name in zip(counts, names, strict=False)
     ]
-    return Fitted(structure, Log(), np.arange(dyads.n_labels), *entities, theta, dyads.relation_counts, None).trained(
-        theta
+    parts = Parts(
+        structure=structure,
+        loss=Log(),
+        rank=structure.rank,
+        bias=True,
+        interactions=0,
+        implicit=False,
+        strengths={},
+        scaling="none",
     )
+    known = Known(
+        classes=np.arange(dyads.n_labels),
+        sets=tuple(sets),
+        col_name="col",
+        relations=None,
+        relation_counts=counts.relation,
+        shared_centre=np.zeros((1, 0)),
+        dyad_encoder=None,
+    )
+    return Record(parts=parts, known=known, draws=(Draw.trained(parts, known, theta),))
 
 
 def central_difference(function, point, step=1e-5):

@@ -160,8 +160,8 @@ REPLACING = {"dict", "replace", "_replace", "set_params"}
 FILE, STUDY = "fields by the names under which a file holds them", "what a file of experiments says"
 GIVEN = "the tables of features that were given, and no others"
 MAPPINGS_IN_CALLS = {
-    ("artifact.py", "Entities"): FILE,
-    ("artifact.py", "Fitted"): FILE,
+    ("artifact.py", "Parts"): FILE,
+    ("artifact.py", "Population"): FILE,
     ("artifact.py", "kind"): FILE,
     ("engine/compiled.py", "njit"): "the options all kernels are compiled with",
     ("estimators.py", "ESTIMATORS"): FILE,
@@ -175,15 +175,13 @@ MAPPINGS_IN_CALLS = {
     ("cli/models.py", "evaluate"): GIVEN,
     ("cli/models.py", "explain"): GIVEN,
     ("cli/models.py", "fold_in"): GIVEN,
-    ("cli/models.py", "predict_proba"): GIVEN,
+    ("cli/models.py", "predictions"): GIVEN,
     ("cli/models.py", "recommend"): GIVEN,
     ("cli/studies.py", "report_page"): GIVEN,
-    ("page.py", "evaluate"): GIVEN,
     ("page.py", "explain"): GIVEN,
-    ("page.py", "predict"): GIVEN,
     ("page.py", "predict_proba"): GIVEN,
-    ("selection.py", "predict"): GIVEN,
-    ("selection.py", "predict_proba"): GIVEN,
+    ("predictions.py", "predict"): GIVEN,
+    ("predictions.py", "predict_proba"): GIVEN,
 }
 """Where a call is given `**mapping`, and why."""
 

@@ -13,7 +13,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import dyads
-from dyads import LBFGS, LFLClassifier, LFLOrdinal
+from dyads import LBFGS, LFLClassifier, LFLOrdinal, SideInformation
 from dyads.datasets.synthetic import make_store
 from dyads.errors import ModelFileError
 from dyads.model.calibrator import CALIBRATORS
@@ -78,7 +78,7 @@ def test_the_file_is_a_stored_zip_with_aligned_parts_and_no_pickle(path):
         for name in names:
             assert content.index(archive.read(name)) % 64 == 0
     assert set(names) == {"manifest.json", *manifest["sha256"]}
-    assert manifest["version"] == [3, 0]
+    assert manifest["version"] == [4, 0]
     assert manifest["library"] == dyads.__version__
     assert manifest["labels"]["order"] == ["bought", "returned", "viewed"]
     assert b"numpy.core" not in content
@@ -156,7 +156,7 @@ def test_another_major_format_is_refused(path):
     with zipfile.ZipFile(path) as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}
     manifest = json.loads(parts["manifest.json"])
-    for version, remedy in (([3, 9], None), ([4, 0], "Upgrade"), ([2, 0], "Fit the model again")):
+    for version, remedy in (([4, 9], None), ([5, 0], "upgrade dyads"), ([2, 0], "fit the model again")):
         parts["manifest.json"] = json.dumps(manifest | {"version": version}).encode()
         with zipfile.ZipFile(path, "w") as archive:
             for name, part in parts.items():
@@ -166,6 +166,39 @@ def test_another_major_format_is_refused(path):
         else:
             with pytest.raises(ModelFileError, match=rf"has format .\.0.*{remedy}"):
                 dyads.load(path)
+
+
+def test_a_file_of_the_format_before_draws_is_refused_in_one_sentence(path):
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    manifest = json.loads(parts["manifest.json"])
+    del manifest["draws"]
+    old = manifest | {"version": [3, 0], "library": "0.1.0", "members": 0}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, part in (parts | {"manifest.json": json.dumps(old).encode()}).items():
+            archive.writestr(name, part)
+    with pytest.raises(ModelFileError) as refused:
+        dyads.load(path)
+    assert str(refused.value) == (
+        f"{path} has format 3.0, written by dyads 0.1.0, but this version reads format 4: fit the model again."
+    )
+
+
+def test_what_is_known_is_in_the_file_once_however_many_draws(store, tmp_path):
+    shoppers = np.unique(store.X["shopper"])
+
+    def arrays(n_models):
+        features = {"shopper": shoppers, "size": np.arange(len(shoppers))}
+        model = LFLClassifier(rank=1, l2=0.5, n_models=n_models, features=SideInformation(row=features), random_state=0)
+        model.fit(store.X, store.y).save(tmp_path / "m")
+        with zipfile.ZipFile(tmp_path / "m") as archive:
+            part = archive.read("arrays.safetensors")
+        return set(json.loads(part[8 : 8 + int.from_bytes(part[:8], "little")]))
+
+    one, three = arrays(1), arrays(3)
+    own = {name for name in one if name.startswith("0.")}
+    assert {"row_counts", "row_features_data", "relation_counts"} <= one - own
+    assert three - one == {f"{number}{name[1:]}" for number in (1, 2) for name in own}
 
 
 def test_other_files_are_refused(tmp_path):
@@ -229,4 +262,4 @@ def test_a_loaded_model_has_the_same_ids_labels_and_bits(kind, data, labels, met
         np.testing.assert_array_equal(again.predict(X), model.predict(X), strict=True)
     np.testing.assert_array_equal(again.classes_, model.classes_, strict=True)
     np.testing.assert_array_equal(again.row_ids_, model.row_ids_, strict=True)
-    assert again.fitted_.rows.ids.ids.to_pylist() == rows
+    assert again.fitted_.known.rows.ids.ids.to_pylist() == rows

@@ -104,10 +104,15 @@ def test_every_other_command(run, files):
     assert (code, lines[-1]["regime"]) == (0, "all")
     assert lines[-1]["n"] == 150
     assert run("recommend", "model.dyads", "--id", "u1", "-n", 3, "--exclude", "train.csv", "-o", "best.csv")[0] == 0
-    assert list(pd.read_csv("best.csv")["rank"]) == [1, 2, 3]
+    best = pd.read_csv("best.csv")
+    assert list(best) == ["user", "item", "rank", "value"]
+    assert list(best["rank"]) == [1, 2, 3]
+    assert run("predict", "model.dyads", "best.csv", "--give", "mean", "-o", "means.csv")[0] == 0
+    np.testing.assert_allclose(pd.read_csv("means.csv")["mean"], best["value"])
     assert run("recommend", "model.dyads", "--rows", "users.csv", "-n", 1, "--by", 5, "-o", "all.csv")[0] == 0
     assert len(pd.read_csv("all.csv")) == 32
     assert run("explain", "model.dyads", "test.csv", "-o", "why.csv", "--picture", "why.png")[0] == 0
+    assert list(pd.read_csv("why.csv"))[:4] == ["dyad", "user", "item", "label"]
     assert set(pd.read_csv("why.csv")["part"]) >= {"label bias", "row bias", "column bias"}
     assert (files / "why.png").read_bytes().startswith(b"\x89PNG")
     code, _, err = run("calibrate", "model.dyads", "test.csv", "--label", "rating", "-o", "true.dyads")

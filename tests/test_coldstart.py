@@ -1,5 +1,6 @@
 """Side-information and entities without labels: what a user relies on."""
 
+import copy
 import dataclasses
 import itertools
 
@@ -257,7 +258,7 @@ def test_an_unknown_row_may_be_any_row_seen_with_its_column():
     pairs = pd.DataFrame({"user": ["new"] * len(ITEMS), "item": ITEMS["item"]})
     baseline = quiet(model.predict_proba, pairs)
     mixed = quiet(model.set_params(unknown="prior").predict_proba, pairs)
-    average = model.fitted_.without_spread()
+    average = [trained.without_spread() for trained in model.fitted_.models]
     sure = link(CPU(1).scores(average, (np.full(len(ITEMS), -1), np.arange(len(ITEMS)))))[np.argsort(model.col_ids_)]
     by_id = np.argsort(pairs["item"].to_numpy())
     assert np.abs(mixed - baseline).mean() < 0.5 * np.abs(sure - baseline[by_id]).mean()
@@ -268,12 +269,13 @@ def test_an_unknown_row_may_be_any_row_seen_with_its_column():
 
 def certificate(model, X, y, side):
     """The largest gradient of the objective in the blocks of the rows or columns of X, given these labels alone."""
-    fitted = model.fitted_
-    more = model._read_more(fitted, X, y, None)
-    data = dataclasses.replace(more.dyads, side=fitted.side._replace(dyad=more.dyads.side.dyad))
-    with CPU(1).bind(model._objective(fitted.without_counts().counted(data)), data) as problem:
-        gradient = problem.value_and_gradient(fitted.uncentred())[1]
-    blocks = fitted.layout.blocks(gradient)
+    (trained,) = model.fitted_.models
+    more = model._read_more(model.fitted_, X, y, None)
+    data = dataclasses.replace(more.dyads, side=trained.known.side._replace(dyad=more.dyads.side.dyad))
+    objective = trained.parts.objective(trained.known.without_counts().counted(data))
+    with CPU(1).bind(objective, data) as problem:
+        gradient = problem.value_and_gradient(trained.uncentred())[1]
+    blocks = trained.layout.blocks(gradient)
     own, codes = (blocks.row, data.row) if side == "row" else (blocks.col, data.col)
     return np.abs(own[np.unique(codes)]).max()
 
@@ -288,7 +290,7 @@ def test_folding_in_a_known_row_with_its_own_labels_gives_its_own_optimum(estima
     y = Y if estimator is LFLClassifier else np.searchsorted(["maybe", "no", "yes"], Y)
     model = estimator(**{"rank": 2, "l2": 0.5, "solver": Newton(tol=1e-12), "random_state": 0, **choices}).fit(X, y)
     mine = (X["user"] == "u7" if side == "row" else X["item"] == "i7").to_numpy()
-    folded = model.fold_in(X[mine], y[mine], side=side)
+    folded = copy.copy(model).fold_in(X[mine], y[mine], side=side)
     assert certificate(folded, X[mine], y[mine], side) < 1e-6
     np.testing.assert_allclose(folded.predict_proba(X), model.predict_proba(X), atol=5e-3)
     np.testing.assert_array_equal(folded.predict_proba(X[~mine]), model.predict_proba(X[~mine]))
@@ -302,7 +304,7 @@ def test_folding_in_lowers_any_loss(loss):
     y = np.searchsorted(["maybe", "no", "yes"], Y)
     old = (X["user"] != "u7").to_numpy()
     model = LFLOrdinal(rank=2, l2=0.5, loss=name, random_state=0).fit(X[old], y[old])
-    folded = model.fold_in(X[~old], y[~old])
+    folded = copy.copy(model).fold_in(X[~old], y[~old])
     assert certificate(folded, X[~old], y[~old], "row") < 1e-4
 
 
@@ -310,7 +312,7 @@ def test_new_rows_and_new_columns_fold_in_together_and_nothing_else_changes():
     old = (~X["user"].isin(["u1", "u2"]) & ~X["item"].isin(["i1"])).to_numpy()
     model = LFLClassifier(rank=2, l2=0.5, unknown="mean", random_state=0).fit(X[old], Y[old])
     before = model.predict_proba(X[old])
-    folded = model.fold_in(X[~old], Y[~old])
+    folded = copy.copy(model).fold_in(X[~old], Y[~old])
     np.testing.assert_array_equal(folded.predict_proba(X[old]), before)
     np.testing.assert_array_equal(model.predict_proba(X[old]), before)
     strangers = pd.DataFrame({"user": ["?"], "item": ["i3"]})
@@ -336,12 +338,12 @@ def test_nodes_and_relations_fold_in():
     pairs = np.column_stack([i, j])
     old = j < 28
     model = LFLLink(rank=2, l2=0.5, structure="spectral", random_state=0).fit(pairs[old], y[old])
-    folded = model.fold_in(pairs[~old], y[~old])
+    folded = copy.copy(model).fold_in(pairs[~old], y[~old])
     assert dyads.metrics.auc(y[~old], folded.predict_proba(pairs[~old]), folded.classes_) > 0.9
     np.testing.assert_array_equal(folded.predict_proba(pairs[old]), model.predict_proba(pairs[old]))
     three = pd.DataFrame({"a": np.repeat(i, 2), "b": np.repeat(j, 2), "kind": np.tile(["likes", "knows"], len(i))})
     many = LFLRelational(rank=2, l2=0.5, random_state=0).fit(three[three["a"] > 0], np.repeat(y, 2)[three["a"] > 0])
-    more = many.fold_in(three[three["a"] == 0], np.repeat(y, 2)[three["a"] == 0])
+    more = copy.copy(many).fold_in(three[three["a"] == 0], np.repeat(y, 2)[three["a"] == 0])
     assert more.support(three[three["a"] == 0])[:, 0].min() == 58
     with pytest.raises(InputError, match="relation 'hates' was not in the fit"):
         many.fold_in(three.head(1).assign(kind="hates"), [1])
@@ -361,7 +363,7 @@ def test_a_nodes_roles_survive_the_file_and_a_fold_in(tmp_path):
     before = quiet(model.predict_proba, ask)
     model.save(tmp_path / "model")
     np.testing.assert_array_equal(quiet(dyads.load(tmp_path / "model").predict_proba, ask), before)
-    folded = model.fold_in(pd.DataFrame({"a": ["new"], "b": ["n1"]}), [1])
+    folded = copy.copy(model).fold_in(pd.DataFrame({"a": ["new"], "b": ["n1"]}), [1])
     np.testing.assert_array_equal(quiet(folded.predict_proba, ask), before)
 
 
@@ -371,7 +373,7 @@ def test_solving_for_a_node_anew_leaves_its_partners_alone():
         undirected = pairs["a"] < pairs["b"] if structure == "symmetric" else np.ones(len(pairs), bool)
         model = LFLLink(rank=2, l2=0.3, structure=structure, random_state=0).fit(pairs[undirected], y[undirected])
         mine = (pairs["a"] == "n0").to_numpy() & undirected
-        folded = model.fold_in(pairs[mine], y[mine], side="row")
+        folded = copy.copy(model).fold_in(pairs[mine], y[mine], side="row")
         others = pairs[undirected & (pairs["a"] != "n0") & (pairs["b"] != "n0")]
         np.testing.assert_array_equal(folded.predict_proba(others), model.predict_proba(others))
         np.testing.assert_array_equal(folded.support(others), model.support(others))
@@ -382,7 +384,7 @@ def test_solving_for_a_node_anew_leaves_its_partners_alone():
 def test_rows_and_columns_of_the_same_ids_stay_two_sets():
     square = pd.DataFrame(itertools.product(range(6), range(6)), columns=["r", "c"])
     model = LFLClassifier(rank=1, random_state=0).fit(square, np.arange(36) % 2)
-    folded = model.fold_in(pd.DataFrame({"r": [77], "c": [5]}), [1])
+    folded = copy.copy(model).fold_in(pd.DataFrame({"r": [77], "c": [5]}), [1])
     assert 77 in folded.row_ids_
     assert 77 not in folded.col_ids_
     wide = pd.DataFrame({"r": ["a", "a", "a", "b", "b"], "c": ["p", "q", "r", "p", "s"]})
@@ -400,10 +402,27 @@ def test_a_fold_in_that_would_do_nothing_or_guess_is_refused():
         with pytest.raises(InputError, match="The row id 'late' is new and has no features"):
             learn(late, ["yes"])
     table = {"user": ["late"], "age": [30], "city": ["Rome"]}
-    assert informed.fold_in(late, ["yes"], row_features=table).support(late)[0, 0] == 1
+    assert copy.copy(informed).fold_in(late, ["yes"], row_features=table).support(late)[0, 0] == 1
     grown = informed.set_params(features__row=pd.concat([USERS, pd.DataFrame(table)]))
     assert grown.partial_fit(late, ["yes"]).support(late)[0, 0] == 1
-    assert model.fold_in(X[:2].assign(user="w"), ["yes", "never"], sample_weight=[1, 0]) is not model
+    assert model.fold_in(X[:2].assign(user="w"), ["yes", "never"], sample_weight=[1, 0]) is model
+
+
+def test_methods_that_learn_more_change_the_model_and_a_copy_keeps_the_old_one():
+    new = (X["user"] == "u1").to_numpy()
+    model = LFLClassifier(rank=1, l2=0.5, random_state=0).fit(X[~new], Y[~new])
+    old, before = copy.copy(model), model.predict_proba(X[~new])
+    for learn in (model.fold_in, model.partial_fit, model.calibrate, model.conformalize):
+        assert learn(X[new], Y[new]) is model
+    assert "u1" in model.row_ids_
+    assert "u1" not in old.row_ids_
+    assert old.fitted_.calibrator is None
+    np.testing.assert_array_equal(old.predict_proba(X[~new]), before)
+    with pytest.raises(InputError, match="All ids of X have labels"):
+        model.fold_in(X[new], Y[new])
+    with pytest.raises(InputError, match="label 'perhaps' is not among"):
+        old.fold_in(X[new][:1], ["perhaps"])
+    assert "u1" not in old.row_ids_, "what is refused changes nothing"
 
 
 def test_weights_act_as_repetition_for_ids_without_labels_too():
@@ -480,9 +499,9 @@ def test_partial_fit_moves_little_by_a_little():
     model = LFLClassifier(rank=2, l2=0.5, random_state=0).fit(X, Y)
     ask = pd.DataFrame({"user": ["?"] * 3, "item": ["i0", "i1", "?"]})
     before, n_iter = quiet(model.predict_proba, ask), model.n_iter_
-    copy = model.fold_in(X[:1].assign(user="w"), Y[:1])
-    copy.partial_fit(X[:1], Y[:1])
-    assert np.abs(quiet(copy.predict_proba, ask) - before).max() < 0.02
+    folded = copy.copy(model).fold_in(X[:1].assign(user="w"), Y[:1])
+    folded.partial_fit(X[:1], Y[:1])
+    assert np.abs(quiet(folded.predict_proba, ask) - before).max() < 0.02
     assert len(model.trace_["objective"]) == model.n_iter_ == n_iter
 
 

@@ -1,5 +1,8 @@
 """Several models from other starts, averaged as one."""
 
+import copy
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -21,12 +24,11 @@ def quiet(function, *arguments):
 @pytest.mark.parametrize("choices", [{}, WITH, {"unknown": "mean"}])
 def test_probabilities_are_the_mean_of_the_members(choices, tmp_path):
     model = LFLClassifier(**{"rank": 2, "l2": 0.3, "n_models": 3, "random_state": 0, **choices}).fit(X, Y)
-    members = model.fitted_.every
-    assert len(members) == 3
+    assert len(model.fitted_.draws) == 3
     each = []
-    for member in members:
+    for draw in model.fitted_.draws:
         one = LFLClassifier(**choices)
-        one.fitted_, one.columns_ = member, model.columns_
+        one.fitted_, one.columns_ = dataclasses.replace(model.fitted_, draws=(draw,)), model.columns_
         each.append(one.predict_proba(X[:50]))
     np.testing.assert_allclose(model.predict_proba(X[:50]), np.mean(each, axis=0), atol=1e-12)
     assert np.abs(each[0] - each[1]).max() > 1e-4
@@ -56,12 +58,11 @@ def test_explanations_recommendations_and_fold_in_are_of_the_average():
     np.testing.assert_allclose(wide.to_numpy(), model.log_odds(X[:20]), atol=1e-10)
     assert "averaging" in set(told["part"])
     found = model.recommend(["u3", "u5"], n=4, exclude=X[X["user"] == "u3"]).to_pandas()
-    pairs = found.rename(columns={"row": "user", "col": "item"})[["user", "item"]]
-    np.testing.assert_allclose(found["value"], model.predict_mean(pairs))
+    np.testing.assert_allclose(found["value"], model.predict_mean(found))
     every = pd.DataFrame({"user": "u5", "item": model.col_ids_})
-    assert found["value"][found["row"] == "u5"].iloc[0] == pytest.approx(model.predict_mean(every).max())
-    folded = model.fold_in(X[:5].assign(user="new"), STARS[:5])
-    assert len(folded.fitted_.every) == 2
+    assert found["value"][found["user"] == "u5"].iloc[0] == pytest.approx(model.predict_mean(every).max())
+    folded = copy.copy(model).fold_in(X[:5].assign(user="new"), STARS[:5])
+    assert len(folded.fitted_.draws) == 2
     np.testing.assert_array_equal(folded.predict_proba(X), model.predict_proba(X))
     assert len(model.ask("u3", n=3)) == 3
     calibrated = folded.calibrate(X[:300], STARS[:300])
@@ -79,13 +80,13 @@ def test_links_and_relations_average_too():
     kinds = pairs.assign(kind=np.where(pairs["a"] % 2, "x", "y"))
     related = LFLRelational(rank=1, l2=0.1, n_models=2, random_state=0).fit(kinds, y)
     best = related.recommend([0], n=3, by=1, relation="x").to_pandas()
-    ask = pd.DataFrame({"a": 0, "b": best["col"], "kind": "x"})
-    np.testing.assert_allclose(best["value"], related.predict_proba(ask)[:, 1])
+    assert best.columns.tolist() == ["a", "b", "kind", "rank", "value"]
+    np.testing.assert_allclose(best["value"], related.predict_proba(best)[:, 1])
 
 
 def test_a_callback_that_stops_ends_the_whole_fit():
     model = LFLOrdinal(rank=2, n_models=3, random_state=0).fit(X, STARS, callback=lambda progress: True)
-    assert len(model.fitted_.every) == 1
+    assert len(model.fitted_.draws) == 1
     assert not model.converged_
     several = LFLOrdinal(rank=2, n_models=2, random_state=0).fit(X, STARS).set_params(n_models=1)
     with pytest.raises(InputError, match="there are 2 models"):

@@ -15,7 +15,6 @@ from sklearn.preprocessing import OneHotEncoder
 
 import dyads
 from dyads import L2, LBFGS, SGD, LFLClassifier, LFLOrdinal, metrics
-from dyads.data.observations import read_observations
 from dyads.datasets.synthetic import make_nominal, make_store
 from dyads.engine import CPU
 from dyads.errors import (
@@ -67,9 +66,9 @@ def test_lbfgs_ends_at_a_stationary_point(loss):
     model = LFLOrdinal(rank=2, loss=loss, l2=1.0, solver=LBFGS(max_iter=5000, tol=1e-14), random_state=0).fit(X, y)
     decreases = -np.diff(model.trace_["objective"])
     assert (decreases >= -1e-9).all(), "L-BFGS never climbs"
-    seen = read_observations(X, y, None)
-    with CPU(1).bind(model._objective(model.fitted_), seen.dyads) as problem:
-        value, gradient = problem.value_and_gradient(model.fitted_.uncentred())
+    problem, theta = model.problem(X, y)
+    with problem:
+        value, gradient = problem.value_and_gradient(theta)
     assert value == pytest.approx(model.objective_, rel=1e-9), "centring is undone exactly"
     assert np.abs(gradient).max() < 1e-2
 
@@ -116,9 +115,10 @@ def test_the_same_seed_gives_the_same_model_with_one_and_two_threads(solver):
         )
         for n_jobs in (1, 2)
     ]
-    assert models[0].fitted_.theta.tobytes() == models[1].fitted_.theta.tobytes()
+    thetas = [model.fitted_.draws[0].theta.tobytes() for model in models]
+    assert thetas[0] == thetas[1]
     other = LFLClassifier(rank=3, solver=SOLVERS[solver](max_iter=8), random_state=4).fit(data.X, data.y)
-    assert other.fitted_.theta.tobytes() != models[0].fitted_.theta.tobytes()
+    assert other.fitted_.draws[0].theta.tobytes() != thetas[0]
 
 
 @BOTH_SOLVERS
@@ -176,7 +176,7 @@ def test_two_labels_pin_the_first_by_default():
     X, y = ratings()
     y = np.where(y > 3, "like", "hate")
     model = LFLClassifier(rank=2, random_state=0).fit(X, y)
-    assert model.fitted_.structure.base == 0
+    assert model.fitted_.parts.structure.base == 0
     assert model.n_parameters_ == (20 + 15) * 3 + 1
     assert model.decision_function(X).shape == (len(y),)
     assert ((model.decision_function(X) > 0) == (model.predict(X) == "like")).all()
@@ -195,8 +195,7 @@ def test_separate_penalties_act_on_their_blocks(scaling):
 
     def norms(**penalty):
         model = LFLClassifier(rank=2, l2=L2(latent=0.5, scaling=scaling, **penalty), random_state=0).fit(X, y)
-        named = model.fitted_.layout.named(model.fitted_.theta)
-        return {name: np.linalg.norm(part) for name, part in named.items()}
+        return {name: np.linalg.norm(part) for name, part in model.parts_.items()}
 
     plain = norms(bias=0.5)
     assert norms(bias=100.0)["row_bias"] < 0.2 * plain["row_bias"]

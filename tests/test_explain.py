@@ -88,6 +88,21 @@ def test_the_table_is_of_the_kind_that_was_given():
     assert isinstance(model.explain(X.head(2).to_numpy()), pa.Table)
 
 
+def test_the_ids_are_repeated_under_their_own_names():
+    kinds = X.assign(kind=np.where(np.arange(len(X)) % 2, "x", "y"))
+    model = LFLRelational(rank=1, l2=0.3, random_state=0).fit(kinds, NUMBERS > 1)
+    asked = kinds[5:8].assign(further=1.0)
+    told = model.explain(asked)
+    assert told.columns.tolist() == ["dyad", "user", "item", "kind", "label", "part", "value"]
+    for name in kinds:
+        assert told[name].tolist() == asked[name].to_numpy()[told["dyad"]].tolist()
+    unnamed = LFLClassifier(rank=1, random_state=0).fit(X.to_numpy(dtype=str), Y)
+    assert unnamed.explain(X[:1]).columns.tolist() == ["dyad", "0", "1", "label", "part", "value"]
+    with pytest.warns(UnknownIdWarning):
+        model.log_odds(asked.assign(user="?"))
+    assert set(model.explain(asked.assign(user="?"))["user"]) == {"?"}
+
+
 def test_a_picture_of_one_dyad():
     figure = matplotlib.figure.Figure()
     model = LFLClassifier(rank=2, **WITH).fit(X, Y)

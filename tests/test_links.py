@@ -33,7 +33,7 @@ def test_two_camps_are_found(structure, solver):
     )
     assert metrics.auc(y[held], model.predict_proba(X[held]), model.classes_) > 0.95
     assert model.classes_.tolist() == [0, 1]
-    assert model.fitted_.structure.base == 0
+    assert model.fitted_.parts.structure.base == 0
 
 
 @pytest.mark.parametrize("structure", ["symmetric", "spectral"])

@@ -20,12 +20,12 @@ MODEL = LFLOrdinal(rank=2, l2=0.3, random_state=0).fit(X, STARS)
 def test_the_table_is_the_sorted_predictions():
     rows = ["u3", "u7"]
     found = MODEL.recommend(rows, n=5).to_pandas()
-    assert found.columns.tolist() == ["row", "col", "rank", "value"]
+    assert found.columns.tolist() == ["user", "item", "rank", "value"]
     for row in rows:
         every = pd.DataFrame({"user": row, "item": MODEL.col_ids_})
         mean = pd.Series(MODEL.predict_mean(every), index=MODEL.col_ids_).sort_values(ascending=False)
-        mine = found[found["row"] == row]
-        assert mine["col"].tolist() == mean.index[:5].tolist()
+        mine = found[found["user"] == row]
+        assert mine["item"].tolist() == mean.index[:5].tolist()
         np.testing.assert_allclose(mine["value"], mean.iloc[:5])
         assert mine["rank"].tolist() == [1, 2, 3, 4, 5]
 
@@ -35,13 +35,12 @@ def test_by_a_label_with_exclusions_and_candidates():
     found = MODEL.recommend(pd.Series(["u3"]), n=50, by=3, exclude=X, candidates=["i1", "i2", "i3", "i4", "i5"])
     assert isinstance(found, pd.DataFrame)
     left = {"i1", "i2", "i3", "i4", "i5"} - set(seen["item"])
-    assert set(found["col"]) == left
-    pairs = pd.DataFrame({"user": "u3", "item": found["col"]})
-    np.testing.assert_allclose(found["value"], MODEL.predict_proba(pairs)[:, 2])
+    assert set(found["item"]) == left
+    np.testing.assert_allclose(found["value"], MODEL.predict_proba(found)[:, 2])
     assert (np.diff(found["value"]) <= 0).all()
     again = MODEL.recommend(pl.Series(["u3", "u4", "u3"]), n=2)
     assert isinstance(again, pl.DataFrame)
-    assert again["row"].to_list() == ["u3", "u3", "u4", "u4", "u3", "u3"]
+    assert again["user"].to_list() == ["u3", "u3", "u4", "u4", "u3", "u3"]
     assert isinstance(MODEL.recommend(["u3"]), pa.Table)
 
 
@@ -49,13 +48,12 @@ def test_rows_and_columns_without_labels_are_recommended_by_what_is_known_of_the
     old = (~X["user"].isin(["u1"]) & ~X["item"].isin(["i1", "i2"])).to_numpy()
     model = LFLOrdinal(rank=2, l2=0.3, **WITH).fit(X[old], STARS[old])
     found = model.recommend(["u1", "u2"], n=30).to_pandas()
-    assert {"i1", "i2"} <= set(found["col"])
-    pairs = found.rename(columns={"row": "user", "col": "item"})[["user", "item"]]
-    np.testing.assert_allclose(found["value"], model.predict_mean(pairs), atol=1e-12)
+    assert {"i1", "i2"} <= set(found["item"])
+    np.testing.assert_allclose(found["value"], model.predict_mean(found), atol=1e-12)
     with pytest.warns(UnknownIdWarning, match="Of 1 rows, 1 were not seen"):
         stranger = MODEL.recommend(["?"], n=3).to_pandas()
     with pytest.warns(UnknownIdWarning):
-        value = MODEL.predict_mean(pd.DataFrame({"user": "?", "item": stranger["col"]}))
+        value = MODEL.predict_mean(stranger)
     np.testing.assert_allclose(stranger["value"], value)
     new = model.recommend(["new"], n=3, row_features={"user": ["new"], "age": [20], "city": ["Rome"]}).to_pandas()
     assert len(new) == 3
@@ -67,8 +65,9 @@ def test_relations_have_their_own_best():
     model = LFLRelational(rank=2, l2=0.1, random_state=0).fit(every, y)
     likes = model.recommend([0], n=6, by=1, relation="likes").to_pandas()
     fears = model.recommend([0], n=6, by=1, relation="fears").to_pandas()
-    assert set(likes["col"]) == {1, 3, 5, 7, 9, 11}
-    assert set(fears["col"]) == {0, 2, 4, 6, 8, 10}
+    assert set(likes["b"]) == {1, 3, 5, 7, 9, 11}
+    assert set(fears["b"]) == {0, 2, 4, 6, 8, 10}
+    np.testing.assert_allclose(fears["value"], model.predict_proba(fears)[:, 1])
     with pytest.raises(InputError, match="relation=None is not possible"):
         model.recommend([0])
 
@@ -81,7 +80,7 @@ def test_exclusions_are_read_like_the_data():
     kinds = pd.DataFrame({"a": ["x", "x", "y", "y"], "b": ["p", "q", "p", "q"], "kind": ["s", "t", "s", "t"]})
     related = LFLRelational(rank=1, random_state=0).fit(kinds, [0, 1, 1, 0])
     left = related.recommend(["x"], by=1, relation="s", exclude=kinds).to_pandas()
-    assert left["col"].tolist() == ["q"]
+    assert left["b"].tolist() == ["q"]
     strict = LFLOrdinal(rank=1, unknown="raise", random_state=0).fit(X, STARS)
     for ask in (lambda: strict.recommend(["?"]), lambda: strict.explain([["?", "i1"]])):
         with pytest.raises(UnknownIdError, match="not seen in training"):
@@ -94,8 +93,8 @@ def test_a_node_is_not_recommended_to_itself_nor_what_it_has_in_either_order(str
     model = LFLLink(rank=1, structure=structure, random_state=0).fit(links, [1, 0, 1, 0])
     found = model.recommend(["d", "d", "a"], n=4, by=1, exclude=links).to_pandas()
     left = {"symmetric": {"d": ["a"], "a": ["d"]}, "directed": {"d": ["a", "b", "c"], "a": ["d"]}}[structure]
-    assert {row: sorted(set(found.loc[found["row"] == row, "col"])) for row in "da"} == left
-    assert model.ask("d", n=4).to_pandas()["col"].isin(["a", "b", "c"]).all()
+    assert {row: sorted(set(found.loc[found["source"] == row, "target"])) for row in "da"} == left
+    assert model.ask("d", n=4).to_pandas()["target"].isin(["a", "b", "c"]).all()
 
 
 @pytest.mark.parametrize(
@@ -118,6 +117,27 @@ def test_what_has_no_mean_or_no_context_is_refused():
         LFLClassifier(rank=1).fit(X, Y).recommend(["u1"])
     with pytest.raises(InputError, match="features of dyads"):
         LFLOrdinal(rank=1).fit(X.assign(hour=range(len(X))), STARS).recommend(["u1"])
+
+
+def test_ids_that_are_called_as_another_column_get_a_prefix():
+    pairs = X.rename(columns={"user": "rank", "item": "id_rank"})
+    model = LFLOrdinal(rank=1, l2=0.3, random_state=0).fit(pairs, STARS)
+    found = model.recommend(["u3"], n=2).to_pandas()
+    assert found.columns.tolist() == ["id_id_rank", "id_rank", "rank", "value"]
+    assert found["id_id_rank"].tolist() == ["u3", "u3"]
+    assert model.ask("u3", n=1).column_names == found.columns.tolist()
+    parts = LFLOrdinal(rank=1, l2=0.3, random_state=0).fit(X.rename(columns={"user": "part"}), STARS)
+    told = parts.explain(X.rename(columns={"user": "part"})[:2])
+    assert told.columns.tolist() == ["dyad", "id_part", "item", "label", "part", "value"]
+
+
+def test_a_table_without_names_has_numbers_for_names():
+    model = LFLOrdinal(rank=1, l2=0.3, random_state=0).fit(X.to_numpy(dtype=str), STARS)
+    found = model.recommend(["u3"], n=4)
+    assert found.column_names == ["0", "1", "rank", "value"]
+    np.testing.assert_allclose(found["value"], model.predict_mean(found))
+    with pytest.raises(InputError, match="X has 3 features, but dyads is expecting 2"):
+        model.predict(np.array([["u3", "i1", "x"]]))
 
 
 def test_memory_stays_flat():

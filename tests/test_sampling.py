@@ -1,5 +1,6 @@
 """``solver="gibbs"``: what users of the posterior rely on."""
 
+import copy
 import tracemalloc
 
 import numpy as np
@@ -106,7 +107,7 @@ def test_features_are_sampled_too_and_tell_new_ids_apart():
     new = model.predict_proba(pd.DataFrame({"user": [n, n + 1], "item": [0, 0]}))[:, 1]
     assert new[0] < 0.3
     assert new[1] > 0.7
-    weights = [one.layout.side_weights(one.theta)[0][0, 0] for one in model.fitted_.every]
+    weights = [one.layout.side_weights(one.theta)[0][0, 0] for one in model.fitted_.models]
     assert 1.0 < np.mean(weights) < 3.0
     assert np.std(weights) > 0.02
 
@@ -124,7 +125,7 @@ def test_folding_in_gives_a_new_row_draws_of_its_own(kind, choices):
     rows = choices["features"].row if "features" in choices else None
     named = mine.assign(user="copy")
     given = {} if rows is None else {"row_features": rows[rows["user"] == "u3"].assign(user="copy")}
-    folded = model.fold_in(named, STARS[X["user"] == "u3"], **given)
+    folded = copy.copy(model).fold_in(named, STARS[X["user"] == "u3"], **given)
     np.testing.assert_allclose(folded.predict_proba(named), model.predict_proba(mine), atol=0.25)
     others = X[X["user"] != "u3"][:20]
     np.testing.assert_array_equal(folded.predict_proba(others), model.predict_proba(others))
@@ -178,7 +179,7 @@ def test_a_checkpoint_that_cannot_be_kept_is_told_before_the_first_sweep(tmp_pat
             LFLOrdinal(**FAST, **choices).fit(X, STARS, callback=seen.append, checkpoint=path)
     assert not seen
     (tmp_path / "chains").write_bytes(b"nonsense")
-    with pytest.raises(dyads.errors.ModelFileError, match="Delete it"):
+    with pytest.raises(dyads.errors.ModelFileError, match="delete it"):
         LFLOrdinal(**FAST).fit(X, STARS, checkpoint=tmp_path / "chains")
 
 
@@ -207,12 +208,12 @@ def test_a_row_whose_labels_are_all_held_out_is_a_draw_from_the_prior(monkeypatc
     found = []
     for label in (1, 3):
         model = LFLOrdinal(**PAIR, early_stopping=0.1).fit(pairs, np.append(STARS, label))
-        found.append(np.array([one.layout.blocks(one.theta).row[-1].ravel() for one in model.fitted_.every]))
+        found.append(np.array([one.layout.blocks(one.theta).row[-1].ravel() for one in model.fitted_.models]))
     assert model.row_ids_[-1] == "held"
     assert [(len(kept), kept.row_counts[-1], len(held)) for kept, held in parts] == [(len(X), 0, 1)] * 2
     np.testing.assert_array_equal(*found, err_msg="the label that is held out is not read")
     assert (np.diff(found[0], axis=0) != 0).all(), "every draw is a new one"
-    priors = [(one.rows.centre, np.linalg.cholesky(one.rows.precision)) for one in model.fitted_.every]
+    priors = [(draw.rows.centre, np.linalg.cholesky(draw.rows.precision)) for draw in model.fitted_.draws]
     standard = np.array([(own - mean) @ root for own, (mean, root) in zip(found[0], priors, strict=True)])
     assert standard.size > 100
     assert abs(standard.mean()) < 0.3
@@ -228,8 +229,8 @@ def test_the_running_held_out_loss_is_told_and_stops_early():
 
 def test_draws_fit_into_their_memory():
     model = LFLOrdinal(**FAST | {"solver": Gibbs(sweeps=30, memory=0.05)}).fit(X, STARS)
-    one = model.fitted_.theta.nbytes
-    assert 2 <= len(model.fitted_.every) <= 0.05 * 2**20 / one
+    draws = model.fitted_.draws
+    assert 2 <= len(draws) <= 0.05 * 2**20 / draws[0].theta.nbytes
 
 
 def test_the_pictures_show_chains_mixing_and_one_dyad(ordinal):
@@ -254,7 +255,7 @@ def test_thompson_sampling_tries_what_is_uncertain(ordinal):
     )
     pd.testing.assert_frame_equal(first, again)
     assert not first.equals(other)
-    assert first["row"].tolist() == np.repeat(["u1", "u2", "u3"], 3).tolist()
+    assert first["user"].tolist() == np.repeat(["u1", "u2", "u3"], 3).tolist()
     assert first["rank"].tolist() == [1, 2, 3] * 3
 
 
@@ -320,13 +321,13 @@ def test_thinning_keeps_evenly_spaced_draws():
 
 def test_new_columns_have_in_a_search_for_the_best_the_scores_they_have_alone():
     cold = pd.concat([ITEMS, ITEMS[:2].assign(item=["cold1", "cold2"])])
-    model = LFLOrdinal(**FAST, features=SideInformation(col=cold)).fit(X, STARS).fitted_
-    rows, cols, values = np.arange(3), np.arange(len(model.cols)), np.array([1.0, 2.0, 3.0])
-    assert (model.cols.counts == 0).sum() == 2
-    for one in (model, model.every[0], model.every[-1].one_draw()):
+    record = LFLOrdinal(**FAST, features=SideInformation(col=cold)).fit(X, STARS).fitted_
+    rows, cols, values = np.arange(3), np.arange(len(record.known.cols)), np.array([1.0, 2.0, 3.0])
+    assert (record.known.cols.counts == 0).sum() == 2
+    for models in (record.models, record.models[:1], [record.models[-1].one_draw()]):
         nothing = np.zeros(len(rows) + 1, np.int64), np.zeros(0, np.int64)
-        at, found = CPU(1).top(one, Query(rows, cols, len(cols), values, 0, nothing))
-        expected = link(CPU(1).scores(one, (np.repeat(rows, len(cols)), np.tile(cols, 3)))) @ values
+        at, found = CPU(1).top(models, Query(rows, cols, len(cols), values, 0, nothing))
+        expected = link(CPU(1).scores(models, (np.repeat(rows, len(cols)), np.tile(cols, 3)))) @ values
         np.testing.assert_allclose(found, np.take_along_axis(expected.reshape(3, -1), at, axis=1))
 
 
@@ -338,7 +339,7 @@ def test_predictions_hold_no_more_than_one_draw_at_a_time():
     size = model.predict_proba(many).nbytes
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert len(model.fitted_.every) >= 10
+    assert len(model.fitted_.draws) >= 10
     assert peak < 8 * size
 
 

@@ -54,7 +54,8 @@ def test_latent_weights_vanish_at_the_strength_that_is_found(loss):
     sizes = [
         LFLClassifier(rank=2, loss=loss, l2=share * top, solver=LBFGS(max_iter=3000, tol=1e-12), random_state=0)
         .fit(data.X, data.y)
-        .fitted_.latent_size()
+        .fitted_.models[0]
+        .latent_size()
         for share in (1.1, 0.8)
     ]
     assert sizes[0] < 1e-3

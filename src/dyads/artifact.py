@@ -27,57 +27,71 @@ from dyads.data.side import Encoder
 from dyads.data.vocabulary import Vocabulary
 from dyads.errors import DyadsError, ModelFileError
 from dyads.model.calibrator import CALIBRATORS
-from dyads.model.fitted import Entities, Fitted
 from dyads.model.loss import LOSSES
+from dyads.model.record import Draw, Entities, Known, Parts, Population, Record
 from dyads.model.structure import KINDS
 
 FORMAT = "dyads model"
 CHAINS = "dyads chain"
-MAJOR, MINOR = 3, 0
+MAJOR, MINOR = 4, 0
 ALIGNMENT = 64
-MODEL_ARRAYS = ("theta", "prediction", "relation_counts", "shared_centre", "strangeness")
-ENTITY_ARRAYS = ("counts", "average", "spread", "met", "centre", "precision", "average_features", "predictions")
+POPULATION_ARRAYS = ("average", "spread", "partner_shift", "centre", "precision", "predictions")
 CSR_ARRAYS = ("data", "indices", "indptr")
 PLAIN_FIELDS = ("interactions", "rank", "bias", "strengths", "scaling", "implicit")
+SIDES = ("row", "col")
 MANIFEST = "manifest.json"
+BEGIN_ANEW = "delete it to begin anew, or give another path"
 
 
-def write(path: str | os.PathLike[str], fitted: Fitted, about: dict[str, Any]) -> None:
-    """Write a model and what its estimator says `about` itself (any JSON value), atomically."""
-    sides = {"row": fitted.rows} if fitted.structure.one_set else {"row": fitted.rows, "col": fitted.cols}
-    arrays = {name: getattr(fitted, name) for name in MODEL_ARRAYS}
-    if fitted.structure.one_set:
-        arrays["col_met"] = fitted.cols.met
-    each = [_own_arrays(member) for member in fitted.members]
-    for name in each[0] if each else ():
-        if each[0][name] is not None:
-            arrays[f"members_{name}"] = np.stack([one[name] for one in each])
-    for side, entities in sides.items():
-        arrays |= {f"{side}_{name}": getattr(entities, name) for name in ENTITY_ARRAYS}
+def write(path: str | os.PathLike[str], record: Record, about: dict[str, Any]) -> None:
+    """Write a model and what its estimator says `about` itself (any JSON value), atomically.
+
+    What is known is written once, and the arrays of draw i under names that begin with "i.".
+    """
+    known, chosen = record.known, record.parts
+    # Of one id set, the nodes are called rows.
+    sets = dict(zip(SIDES, known.sets, strict=False))
+    arrays = {
+        "relation_counts": known.relation_counts,
+        "shared_centre": known.shared_centre,
+        "nonconformity": record.nonconformity,
+    }
+    for side, entities in sets.items():
+        arrays |= {f"{side}_counts": entities.counts, f"{side}_average_features": entities.average_features}
         if entities.features is not None:
             arrays |= {f"{side}_features_{name}": getattr(entities.features, name) for name in CSR_ARRAYS}
+    for number, draw in enumerate(record.draws):
+        arrays |= {f"{number}.{name}": array for name, array in _arrays_of(draw, list(sets)).items()}
     given = {name: np.ascontiguousarray(array) for name, array in arrays.items() if array is not None}
     parts = {"arrays.safetensors": to_safetensors(given)}
-    parts |= {f"{side}s.arrow": _to_ipc(entities.ids.ids) for side, entities in sides.items()}
-    if fitted.relations is not None:
-        parts["relations.arrow"] = _to_ipc(fitted.relations.ids)
-    encoders = {side: entities.encoder for side, entities in sides.items()} | {"dyad": fitted.dyad_encoder}
+    parts |= {f"{side}s.arrow": _to_ipc(entities.ids.ids) for side, entities in sets.items()}
+    if known.relations is not None:
+        parts["relations.arrow"] = _to_ipc(known.relations.ids)
+    encoders = {side: entities.encoder for side, entities in sets.items()} | {"dyad": known.dyad_encoder}
     manifest = {
         "format": FORMAT,
         "version": [MAJOR, MINOR],
         "library": __version__,
-        "structure": spec_to_json(fitted.structure, KINDS),
-        "loss": spec_to_json(fitted.loss, LOSSES),
-        "labels": {"dtype": fitted.classes.dtype.str, "order": fitted.classes.tolist()},
-        "columns": [fitted.rows.ids.name, fitted.cols.ids.name],
-        "relation": None if fitted.relations is None else fitted.relations.name,
-        "members": len(fitted.members),
+        "structure": spec_to_json(chosen.structure, KINDS),
+        "loss": spec_to_json(chosen.loss, LOSSES),
+        "labels": {"dtype": known.classes.dtype.str, "order": known.classes.tolist()},
+        "columns": [known.rows.ids.name, known.col_name],
+        "relation": None if known.relations is None else known.relations.name,
+        "draws": len(record.draws),
         "encoders": {side: None if encoder is None else encoder.to_json() for side, encoder in encoders.items()},
-        "calibrator": None if fitted.calibrator is None else spec_to_json(fitted.calibrator, CALIBRATORS),
-        **{name: getattr(fitted, name) for name in PLAIN_FIELDS},
+        "calibrator": None if record.calibrator is None else spec_to_json(record.calibrator, CALIBRATORS),
+        **{name: getattr(chosen, name) for name in PLAIN_FIELDS},
         "about": about,
     }
     _write_parts(path, manifest, parts)
+
+
+def _arrays_of(draw: Draw, sides: list[str]) -> dict[str, Any]:
+    """The arrays of one draw; of nodes, which are on one side, columns have but their partner shift for themselves."""
+    arrays = {"theta": draw.theta, "prediction": draw.prediction, "col_partner_shift": draw.cols.partner_shift}
+    for side, population in zip(sides, (draw.rows, draw.cols), strict=False):
+        arrays |= {f"{side}_{name}": getattr(population, name) for name in POPULATION_ARRAYS}
+    return arrays
 
 
 def _write_parts(path: str | os.PathLike[str], manifest: dict[str, Any], parts: dict[str, Any]) -> None:
@@ -92,41 +106,62 @@ def _write_parts(path: str | os.PathLike[str], manifest: dict[str, Any], parts: 
             _write_aligned(archive, name, part)
 
 
-def read(path: str | os.PathLike[str]) -> tuple[Fitted, dict[str, Any]]:
+def read(path: str | os.PathLike[str]) -> tuple[Record, dict[str, Any]]:
     """Read a model and what its estimator said about itself; arrays stay memory-mapped."""
-    manifest, parts = _read_parts(path, FORMAT, "Save the model again.")
+    manifest, parts = _read_parts(path, FORMAT, "save the model again", "fit the model again")
     try:
         relation = manifest["relation"]
         arrays = _from_safetensors(parts["arrays.safetensors"])
-        rows = _entities("row", manifest["columns"][0], manifest, parts, arrays)
-        one_set = "cols.arrow" not in parts
-        fitted = Fitted(
+        sides = [side for side in SIDES if f"{side}s.arrow" in parts]
+        chosen = Parts(
             structure=spec_from_json(manifest["structure"], KINDS),
             loss=spec_from_json(manifest["loss"], LOSSES),
-            classes=np.array(manifest["labels"]["order"], dtype=np.dtype(manifest["labels"]["dtype"])),
-            rows=rows,
-            cols=replace(rows, ids=Vocabulary(rows.ids.ids, manifest["columns"][1]), met=arrays["col_met"])
-            if one_set
-            else _entities("col", manifest["columns"][1], manifest, parts, arrays),
-            **{name: arrays.get(name) for name in MODEL_ARRAYS},
-            relations=None if relation is None else Vocabulary(_from_ipc(parts["relations.arrow"]), relation),
-            dyad_encoder=_encoder("dyad", manifest),
-            calibrator=None if manifest["calibrator"] is None else spec_from_json(manifest["calibrator"], CALIBRATORS),
             **{name: manifest[name] for name in PLAIN_FIELDS},
         )
-        members = tuple(_member(fitted, arrays, number) for number in range(manifest["members"]))
-        fitted = replace(fitted, members=members)
+        known = Known(
+            classes=np.array(manifest["labels"]["order"], dtype=np.dtype(manifest["labels"]["dtype"])),
+            sets=tuple(
+                _entities(side, name, manifest, parts, arrays)
+                for side, name in zip(sides, manifest["columns"], strict=False)
+            ),
+            col_name=manifest["columns"][1],
+            relations=None if relation is None else Vocabulary(_from_ipc(parts["relations.arrow"]), relation),
+            relation_counts=arrays["relation_counts"],
+            shared_centre=arrays["shared_centre"],
+            dyad_encoder=_encoder("dyad", manifest),
+        )
+        record = Record(
+            parts=chosen,
+            known=known,
+            draws=tuple(_draw(arrays, number, sides) for number in range(manifest["draws"])),
+            calibrator=None if manifest["calibrator"] is None else spec_from_json(manifest["calibrator"], CALIBRATORS),
+            nonconformity=arrays.get("nonconformity"),
+        )
     except (KeyError, TypeError) as error:
         raise not_understood(path, error) from error
-    if fitted.theta.size != fitted.layout.size:
-        raise ModelFileError(f"{path} is damaged: it holds {fitted.theta.size} weights, not {fitted.layout.size}.")
-    return fitted, _from_json(manifest["about"])
+    size, sizes = chosen.layout(known).size, {draw.theta.size for draw in record.draws}
+    if sizes != {size}:
+        raise ModelFileError(f"{path} is damaged: its draws hold {sorted(sizes)} weights, not {size}.")
+    return record, _from_json(manifest["about"])
+
+
+def _draw(arrays: dict[str, Any], number: int, sides: list[str]) -> Draw:
+    """The draw of a number, as `_arrays_of` wrote it."""
+    populations = [
+        Population(**{name: arrays.get(f"{number}.{side}_{name}") for name in POPULATION_ARRAYS}) for side in sides
+    ]
+    return Draw(
+        theta=arrays[f"{number}.theta"],
+        rows=populations[0],
+        cols=replace(populations[-1], partner_shift=arrays[f"{number}.col_partner_shift"]),
+        prediction=arrays.get(f"{number}.prediction"),
+    )
 
 
 def _read_parts(
-    path: str | os.PathLike[str], expected: str, remedy: str
+    path: str | os.PathLike[str], expected: str, if_damaged: str, if_old: str
 ) -> tuple[dict[str, Any], dict[str, memoryview]]:
-    """Read the manifest and the parts of a file of an expected format; the remedy is for a damaged one."""
+    """Read the manifest and the parts of a file of an expected format; the last two say what to do."""
     with open(path, "rb") as file:
         try:
             with zipfile.ZipFile(file) as archive:
@@ -136,17 +171,16 @@ def _read_parts(
                 raise ModelFileError(f"{path} is no file of a {expected}: it calls itself {manifest['format']!r}.")
             major, minor = manifest["version"]
             if major != MAJOR:
-                cure = "Upgrade dyads." if major > MAJOR else "Fit the model again."
                 raise ModelFileError(
-                    f"{path} has format {major}.{minor}, written by dyads {manifest['library']}: this version reads "
-                    f"format {MAJOR}. {cure}"
+                    f"{path} has format {major}.{minor}, written by dyads {manifest['library']}, but this version "
+                    f"reads format {MAJOR}: {'upgrade dyads' if major > MAJOR else if_old}."
                 )
             parts = _map_parts(file, offsets, manifest["sha256"])
         except DyadsError:
             raise
         except Exception as error:
             # A damaged zip may fail in any way.
-            raise ModelFileError(f"{path} is no {expected}, or is damaged ({error}). {remedy}") from error
+            raise ModelFileError(f"{path} is no {expected}, or is damaged ({error}): {if_damaged}.") from error
     return manifest, parts
 
 
@@ -158,47 +192,25 @@ def write_chains(path: str | os.PathLike[str], arrays: dict[str, Any], about: di
 
 def read_chains(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read what `write_chains` wrote."""
-    manifest, parts = _read_parts(path, CHAINS, "Delete it to begin anew, or give another path.")
+    manifest, parts = _read_parts(path, CHAINS, BEGIN_ANEW, BEGIN_ANEW)
     return _from_safetensors(parts["arrays.safetensors"]), _from_json(manifest["about"])
-
-
-LEARNT = ("average", "spread", "met", "centre", "precision", "predictions")
-"""The arrays of entities that differ between averaged models."""
-
-
-def _own_arrays(member: Fitted) -> dict[str, Any]:
-    """What one of several averaged models has for itself; all else is as in the first."""
-    found = {"theta": member.theta, "prediction": member.prediction}
-    for side, entities in (("row", member.rows), ("col", member.cols)):
-        found |= {f"{side}_{name}": getattr(entities, name) for name in LEARNT}
-    return found
-
-
-def _member(first: Fitted, arrays: dict[str, Any], number: int) -> Fitted:
-    def of(name: str) -> Any:
-        stacked = arrays.get(f"members_{name}")
-        return None if stacked is None else stacked[number]
-
-    rows, cols = (
-        replace(entities, **{name: of(f"{side}_{name}") for name in LEARNT})
-        for side, entities in (("row", first.rows), ("col", first.cols))
-    )
-    return replace(
-        first, theta=of("theta"), prediction=of("prediction"), rows=rows, cols=cols, calibrator=None, strangeness=None
-    )
 
 
 def _entities(
     side: str, name: str, manifest: dict[str, Any], parts: dict[str, Any], arrays: dict[str, Any]
 ) -> Entities:
-    mine = {field: arrays.get(f"{side}_{field}") for field in ENTITY_ARRAYS}
-    n = len(mine["counts"])
+    counts, average = arrays[f"{side}_counts"], arrays[f"{side}_average_features"]
     features = None
     if f"{side}_features_data" in arrays:
-        data, indices, indptr = (arrays[f"{side}_features_{field}"] for field in CSR_ARRAYS)
-        features = sparse.csr_array((data, indices, indptr), shape=(n, len(mine["average_features"])))
-    ids = Vocabulary(_from_ipc(parts[f"{side}s.arrow"]), name)
-    return Entities(ids, features=features, encoder=_encoder(side, manifest), **mine)
+        csr = tuple(arrays[f"{side}_features_{field}"] for field in CSR_ARRAYS)
+        features = sparse.csr_array(csr, shape=(len(counts), len(average)))
+    return Entities(
+        ids=Vocabulary(_from_ipc(parts[f"{side}s.arrow"]), name),
+        counts=counts,
+        features=features,
+        average_features=average,
+        encoder=_encoder(side, manifest),
+    )
 
 
 def _encoder(side: str, manifest: dict[str, Any]) -> Encoder | None:

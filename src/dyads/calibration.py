@@ -102,7 +102,7 @@ def nonconformity(proba: Array, label: Codes) -> Array:
     return np.sort(1 - proba[np.arange(len(label)), label])
 
 
-def conformal_sets(proba: Array, strangeness: Array, coverage: float) -> Array:
+def conformal_sets(proba: Array, nonconformities: Array, coverage: float) -> Array:
     """Which labels (n, n_labels) are in the set that holds the true one with probability `coverage` or more.
 
     Those no stranger than the share ceil((m + 1) coverage) / m of the m held-out labels; the most probable one always.
@@ -110,9 +110,9 @@ def conformal_sets(proba: Array, strangeness: Array, coverage: float) -> Array:
     """
     if not 0 < coverage < 1:
         raise InputError(f"coverage={coverage!r} is not possible: expected a number between 0 and 1.")
-    rank = int(np.ceil((len(strangeness) + 1) * coverage))
+    rank = int(np.ceil((len(nonconformities) + 1) * coverage))
     # The probabilities of a set's last label and of the held-out one may be equal, and rounded differently.
-    threshold = strangeness[rank - 1] + 1e-12 if rank <= len(strangeness) else np.inf
+    threshold = nonconformities[rank - 1] + 1e-12 if rank <= len(nonconformities) else np.inf
     sets: Array = 1 - proba <= threshold
     sets[np.arange(len(proba)), proba.argmax(axis=1)] = True
     return sets

@@ -107,7 +107,7 @@ class LFLClassifier(_Nominal):
         chain, the sweep, and minus the log-likelihood after it
     diagnostics_ : dict, of "gibbs" alone: r_hat and effective_samples of watched predictions, burn_in, acceptance
     n_parameters_ : int
-    fitted_ : the `Fitted` record all of these are read from
+    fitted_ : the `Record` all of these are read from
 
     References
     ----------
@@ -148,7 +148,7 @@ class LFLOrdinal(LFL):
 
     def decide(self, proba: Array) -> Array:
         """The code of the label to predict (n,): the median, or the one nearest the mean, as the loss wants."""
-        return self.fitted_.loss.decide(proba, numeric_values(self.classes_))
+        return self.fitted_.parts.loss.decide(proba, numeric_values(self.classes_))
 
 
 class LFLLink(_Nominal):
@@ -193,12 +193,12 @@ class LFLRelational(_Nominal):
     @property
     def relation_ids_(self) -> Array:
         """The relations, in the order of `relation_similarity`."""
-        return to_numpy(self._known().relations.ids)  # type: ignore[union-attr]
+        return to_numpy(self._record().known.relations.ids)  # type: ignore[union-attr]
 
     def relation_similarity(self) -> Array:
         """Correlation, about zero, of each two relations' weights Lambda (n_relations, n_relations)."""
         check_is_fitted(self)
-        return self.fitted_.relation_similarity()
+        return self.fitted_.models[0].relation_similarity()
 
 
 ESTIMATORS = {kind.__name__: kind for kind in (LFLClassifier, LFLOrdinal, LFLLink, LFLRelational)}
@@ -209,15 +209,15 @@ def load(path: str | os.PathLike[str]) -> Any:
 
     Its arrays stay mapped to the file: replace that by `save`, never in place.
     """
-    fitted, about = artifact.read(path)
+    record, about = artifact.read(path)
     try:
         parameters = {name: from_json(value) for name, value in about["parameters"].items()}
         model = ESTIMATORS[about["estimator"]](**parameters)
         for name in SAVED:
             setattr(model, name, about["fit"][name])
-        if fitted.is_posterior:
+        if record.is_posterior:
             model.diagnostics_ = about["fit"]["diagnostics_"]
     except (KeyError, TypeError) as error:
         raise artifact.not_understood(path, error) from error
-    model.fitted_ = fitted
+    model.fitted_ = record
     return model

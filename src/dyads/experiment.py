@@ -31,6 +31,7 @@ from dyads.engine import CPU
 from dyads.errors import InputError, NotConvergedWarning, UnknownIdWarning, VanishedWarning, unknown_name
 from dyads.estimators import ESTIMATORS
 from dyads.linkscores import LinkScore, WithLinkScores
+from dyads.predictions import Predictions
 from dyads.tasks import TASKS, Task
 
 Array = np.ndarray[Any, Any]
@@ -151,12 +152,21 @@ class Judged:
         self.model, self.task = model, task
 
     @cached_property
+    def predictions(self) -> Predictions | None:
+        """All at once, of models that make them; others are asked for each kind."""
+        return self.model.predictions(self.task.X_test) if hasattr(self.model, "predictions") else None
+
+    @cached_property
     def proba(self) -> Array | None:
         """(n, n_labels) or, of models without probabilities, None."""
+        if self.predictions is not None:
+            return self.predictions.proba
         return self.model.predict_proba(self.task.X_test) if hasattr(self.model, "predict_proba") else None
 
     @cached_property
     def label(self) -> Array:
+        if self.predictions is not None:
+            return self.predictions.labels
         return np.asarray(self.model.predict(self.task.X_test))
 
     @cached_property

@@ -7,7 +7,7 @@ import numpy as np
 
 from dyads.data.vocabulary import Codes
 from dyads.engine import Engine
-from dyads.model.fitted import Fitted
+from dyads.model.record import Model, Record
 from dyads.model.structure import with_base, without_base
 
 Array = np.ndarray[Any, Any]
@@ -17,7 +17,7 @@ Part = tuple[Array, Any, Array]
 """The dyads a part belongs to, its name or their names, and its values (n, free labels)."""
 
 
-class Parts(NamedTuple):
+class Explanation(NamedTuple):
     """Parts of log-odds, one line each, in the order of the dyads.
 
     Attributes
@@ -32,7 +32,7 @@ class Parts(NamedTuple):
     value: Array
 
 
-def explain(fitted: Fitted, codes: Sequence[Codes], features: Any, engine: Engine) -> Parts:
+def explain(record: Record, codes: Sequence[Codes], features: Any, engine: Engine) -> Explanation:
     """Split the log-odds of dyads into parts that sum to them.
 
         log-odds_y = label bias + row bias + column bias + latent + sum over features of x_f w_fy
@@ -43,78 +43,79 @@ def explain(fitted: Fitted, codes: Sequence[Codes], features: Any, engine: Engin
     be: what that adds to the log-odds of an average one is the part "unknown". Of averaged models the parts are the
     means of theirs, and what averaging their probabilities adds to that is the part "averaging".
     """
-    if fitted.members:
-        return _of_many(fitted, codes, features, engine)
+    explained = [_explain_model(model, codes, features, engine) for model in record.models]
+    first = explained[0]
+    if len(explained) == 1:
+        return first
+    value = np.mean([parts.value for parts in explained], axis=0)
+    odds = record.parts.log_odds(engine.scores(record.models, codes, features))
+    np.subtract.at(odds, first.dyad, value)
+    dyad = np.concatenate([first.dyad, np.arange(len(odds))])
+    name = np.concatenate([first.name, np.full(len(odds), "averaging")])
+    order = np.argsort(dyad, kind="stable")
+    return Explanation(dyad[order], name[order], np.concatenate([value, odds])[order])
+
+
+def _explain_model(model: Model, codes: Sequence[Codes], features: Any, engine: Engine) -> Explanation:
     row, col, relation = (*codes, None)[:3]
     n = np.arange(len(row))
-    linear = [(n, "label bias", _label_bias(fitted, relation, len(row)))]
+    linear = [(n, "label bias", _label_bias(model, relation, len(row)))]
     for i, column in enumerate((row, col)):
-        linear += _side_parts(fitted, i, column)
+        linear += _side_parts(model, i, column)
     if features is not None:
-        linear.append(_of_features(features, n, fitted.layout.side_weights(fitted.theta)[2], "dyad", fitted))
+        linear.append(_of_features(features, n, model.layout.side_weights(model.theta)[2], "dyad", model))
     total = np.zeros_like(linear[0][2])
     for at, _, value in linear:
         np.add.at(total, at, value)
-    predicted = engine.scores(fitted, codes, features)
-    average = engine.scores(fitted.without_spread(), codes, features)
-    new = np.flatnonzero(fitted.new[0][row] | fitted.new[1][col])
-    latent = (n, "latent", _free(fitted, average) - total)
-    unknown = (new, "unknown", _free(fitted, predicted[new]) - _free(fitted, average[new]))
-    return _in_order(fitted, [*linear, latent, unknown])
+    predicted = engine.scores([model], codes, features)
+    average = engine.scores([model.without_spread()], codes, features)
+    new = np.flatnonzero(model.new[0][row] | model.new[1][col])
+    latent = (n, "latent", _free(model, average) - total)
+    unknown = (new, "unknown", _free(model, predicted[new]) - _free(model, average[new]))
+    return _in_order(model, [*linear, latent, unknown])
 
 
-def _of_many(fitted: Fitted, codes: Sequence[Codes], features: Any, engine: Engine) -> Parts:
-    each = [explain(member, codes, features, engine) for member in fitted.every]
-    value = np.mean([parts.value for parts in each], axis=0)
-    odds = fitted.log_odds(engine.scores(fitted, codes, features))
-    np.subtract.at(odds, each[0].dyad, value)
-    dyad = np.concatenate([each[0].dyad, np.arange(len(odds))])
-    name = np.concatenate([each[0].name, np.full(len(odds), "averaging")])
-    order = np.argsort(dyad, kind="stable")
-    return Parts(dyad[order], name[order], np.concatenate([value, odds])[order])
-
-
-def _label_bias(fitted: Fitted, relation: Codes | None, n: int) -> Array:
-    bias = fitted.layout.named(fitted.theta)["label_bias"].astype(np.float64)
+def _label_bias(model: Model, relation: Codes | None, n: int) -> Array:
+    bias = model.layout.named(model.theta)["label_bias"].astype(np.float64)
     # The code -1 finds the last, the average relation's.
     return np.vstack([bias, bias.mean(axis=0)])[np.zeros(n, np.int64) if relation is None else relation]
 
 
-def _side_parts(fitted: Fitted, i: int, codes: Codes) -> list[Part]:
-    """The parts of rows (i = 0) or columns (1): the own bias, and one of each feature."""
-    layout, entities = fitted.layout, (fitted.rows, fitted.cols)[i]
-    bias = layout.bias_columns[i]
+def _side_parts(model: Model, role: int, codes: Codes) -> list[Part]:
+    """The parts of rows (role 0) or columns (1): the own bias, and one of each feature."""
+    layout, population, place = model.layout, model.populations[role], model.known.set_of(role)
+    bias, entities = layout.bias_columns[role], model.known.sets[place]
     if not len(bias):
         return []
-    own = layout.blocks(fitted.theta)[i][:, bias].astype(np.float64)
-    n, name = np.arange(len(codes)), ("row bias", "column bias")[i]
-    parts: list[Part] = [(n, name, np.where(codes[:, None] >= 0, own[codes], entities.average[bias]))]
+    own = layout.blocks(model.theta)[role][:, bias].astype(np.float64)
+    n, name = np.arange(len(codes)), ("row bias", "column bias")[role]
+    parts: list[Part] = [(n, name, np.where(codes[:, None] >= 0, own[codes], population.average[bias]))]
     if entities.n_features:
-        table, side = 0 if fitted.structure.one_set else i, ("row", "col")[i]
-        weights = layout.side_weights(fitted.theta)[table][:, np.searchsorted(layout.side_columns[table], bias)]
+        side = ("row", "col")[role]
+        weights = layout.side_weights(model.theta)[place][:, np.searchsorted(layout.side_columns[place], bias)]
         known, unknown = np.flatnonzero(codes >= 0), np.flatnonzero(codes < 0)
-        parts.append(_of_features(entities.features[codes[known]], known, weights, side, fitted))
+        parts.append(_of_features(entities.features[codes[known]], known, weights, side, model))
         average = np.broadcast_to(entities.average_features @ weights.astype(np.float64), (len(unknown), len(bias)))
         parts.append((unknown, f"{side}: features of an average one", average))
     return parts
 
 
-def _of_features(features: Any, dyad: Array, weights: Array, side: str, fitted: Fitted) -> Part:
+def _of_features(features: Any, dyad: Array, weights: Array, side: str, model: Model) -> Part:
     """What each feature that is not zero adds: x_f w_f. `dyad` : the dyad of each line of `features`."""
     x = features.tocoo()
-    names = np.array([f"{side}: {name}" for name in fitted.feature_names(side)])
+    names = np.array([f"{side}: {name}" for name in model.known.feature_names(side)])
     return dyad[x.row], names[x.col], x.data[:, None] * weights.astype(np.float64)[x.col]
 
 
-def _free(fitted: Fitted, score: Array) -> Array:
+def _free(model: Model, score: Array) -> Array:
     """Scores of the free labels, relative to the base if there is one."""
-    base = fitted.structure.base
-    return without_base(fitted.structure, score - score[:, [base]]) if base < score.shape[1] else score
+    base = model.structure.base
+    return without_base(model.structure, score - score[:, [base]]) if base < score.shape[1] else score
 
 
-def _in_order(fitted: Fitted, found: list[Part]) -> Parts:
-    dyad = np.concatenate([at for at, _, _ in found])
-    name = np.concatenate([np.broadcast_to(names, at.shape) for at, names, _ in found])
-    value = np.concatenate([values for _, _, values in found])
+def _in_order(model: Model, parts: list[Part]) -> Explanation:
+    dyad = np.concatenate([at for at, _, _ in parts])
+    name = np.concatenate([np.broadcast_to(names, at.shape) for at, names, _ in parts])
+    value = np.concatenate([values for _, _, values in parts])
     order = np.argsort(dyad, kind="stable")
-    return Parts(dyad[order], name[order], fitted.log_odds(with_base(fitted.structure, value[order])))
+    return Explanation(dyad[order], name[order], model.parts.log_odds(with_base(model.structure, value[order])))

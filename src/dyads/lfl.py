@@ -1,6 +1,5 @@
-"""LFL: how the estimators are trained. Parameters and tables in, a `Fitted` kept; no numerics."""
+"""LFL: how the estimators are trained. Parameters and tables in, a `Record` kept; no numerics."""
 
-import copy
 import logging
 import os
 import warnings
@@ -16,12 +15,11 @@ from sklearn.utils.validation import check_is_fitted
 from dyads.choices import check_choices, features_of, l2_of, solver_of
 from dyads.coldstart import (
     fold_in,
+    posterior_draws,
     refuse_featureless,
     targets,
-    with_draws,
     with_mean_predictions,
     with_more,
-    with_seen,
     with_spread,
 )
 from dyads.data.dyads import Dyads
@@ -35,18 +33,18 @@ from dyads.data.observations import (
     wanted_columns,
 )
 from dyads.data.side import Features, SideInformation
-from dyads.engine import Engine
+from dyads.engine import Engine, Problem
 from dyads.errors import (
     DivergenceError,
     InputError,
     NotConvergedWarning,
     VanishedWarning,
 )
-from dyads.model.fitted import Entities, Fitted
 from dyads.model.loss import LOSSES, Loss
 from dyads.model.objective import Objective
 from dyads.model.parameters import Layout, label_log_odds
-from dyads.model.penalty import L2, LATENT, Counts, Penalty
+from dyads.model.penalty import L2, LATENT, Counts
+from dyads.model.record import Draw, Entities, Known, Model, Parts, Record
 from dyads.model.structure import STRUCTURES, Stereotype, build, is_undirected
 from dyads.predictor import Predictor
 from dyads.sampling import sample
@@ -61,7 +59,7 @@ VANISHED = 1e-2
 
 
 class LFL(Predictor):
-    """What the estimators share: tables in, `Fitted` kept; `Predictor` has what is made of it.
+    """What the estimators share: tables in, a `Record` kept; `Predictor` has what is made of it.
 
     `_structures` names those an estimator offers, its default first.
     """
@@ -140,14 +138,15 @@ class LFL(Predictor):
         """
         self.check_params()
         observed = self._read(X, y, sample_weight, seen)
-        untrained = self._untrained(observed)
-        before = self.fitted_.every if self.warm_start and hasattr(self, "fitted_") else []
+        parts, known = self._untrained(observed)
+        objective = parts.objective(known)
+        before = self.fitted_.models if self.warm_start and hasattr(self, "fitted_") else []
         rng = check_random_state(self.random_state)
-        trained: list[Fitted] = []
+        learnt: list[Draw] = []
         ends: list[Restart] = []
         with _logged(self.verbose, callback) as monitored:
             for number in range(self.n_models):
-                start = self._warm_start(before[number], untrained) if number < len(before) else None
+                start = self._warm_start(before[number], parts, known) if number < len(before) else None
                 run = FitRun(
                     engine=self._engine,
                     seed=int(rng.randint(2**31 - 1)),
@@ -158,21 +157,23 @@ class LFL(Predictor):
                     start=start,
                     callback=monitored,
                 )
-                learned = self._learn(self._objective(untrained), observed.dyads, run, checkpoint)
-                found, draws = learned.best, learned.draws
-                ends.append(found)
+                learned = self._learn(objective, observed.dyads, run, checkpoint)
+                ends.append(learned.best)
                 if number == 0:
                     trace, diagnostics = learned.trace, learned.diagnostics
-                models = with_draws(untrained, [(draw.theta, draw.priors) for draw in draws]) or [
-                    with_spread(untrained.trained(found.theta), observed.dyads, self._engine)
-                ]
+                if learned.draws:
+                    more = posterior_draws(parts, known, [(draw.theta, draw.priors) for draw in learned.draws])
+                else:
+                    point = Model(parts=parts, known=known, draw=Draw.trained(parts, known, learned.best.theta))
+                    more = [with_spread(point, observed.dyads, self._engine)]
                 if self.unknown == "mean":
-                    models = [with_mean_predictions(model, observed.dyads, self._engine) for model in models]
-                trained += models
-                if found.ended == "monitor":
+                    models = Record(parts=parts, known=known, draws=tuple(more)).models
+                    more = [with_mean_predictions(model, observed.dyads, self._engine) for model in models]
+                learnt += more
+                if learned.best.ended == "monitor":
                     break
         best = ends[0]
-        self.fitted_ = replace(trained[0], members=tuple(trained[1:]))
+        self.fitted_ = Record(parts=parts, known=known, draws=tuple(learnt))
         self.columns_ = observed.columns
         self.n_features_in_ = len(observed.columns)
         self.n_iter_ = best.n_iter
@@ -188,7 +189,7 @@ class LFL(Predictor):
             raise DivergenceError(
                 f"The objective stopped being a finite number {diverged}. The model keeps its last finite state."
             )
-        if self.rank and not self.fitted_.is_posterior and self.fitted_.latent_size() < VANISHED:
+        if self.rank and not self.fitted_.is_posterior and self.fitted_.models[0].latent_size() < VANISHED:
             strength = l2_of(self.l2).latent
             warnings.warn(
                 f"All latent weights vanished: the penalty l2={LATENT if strength is None else strength:g} is too "
@@ -220,37 +221,32 @@ class LFL(Predictor):
         offers = {kind.__name__: kind._structures for kind in kinds if "_structures" in vars(kind)}
         check_choices(self, self._structures, offers)
 
-    def _untrained(self, observed: Observations) -> Fitted:
-        """The model before training."""
+    def _untrained(self, observed: Observations) -> tuple[Parts, Known]:
+        """What is chosen and known before training."""
         dyads, layout = observed.dyads, self._layout(observed)
-        counts = Counts.of(dyads, layout.structure.one_set)
-        rows = Entities.untrained(observed.rows, counts.row, dyads.side.row, observed.encoders.row)
-        cols = Entities.untrained(observed.cols, counts.col, dyads.side.col, observed.encoders.col)
-        return Fitted(
-            layout.structure,
-            self._loss(observed.classes),
-            observed.classes,
-            rows,
-            replace(rows, ids=observed.cols) if layout.structure.one_set else cols,
-            np.zeros(layout.size),
-            counts.relation,
-            self._shared_centre(layout, dyads, observed.classes),
-            observed.relations,
-            layout.interactions,
-            int(self.rank),
-            bool(self.bias),
-            l2_of(self.l2).strengths(layout, int(self.rank), bool(self.bias)),
-            l2_of(self.l2).scaling,
-            observed.encoders.dyad,
-            features_of(self.features).implicit,
+        one_set, encoders = layout.structure.one_set, observed.encoders
+        counts = Counts.of(dyads, one_set)
+        rows = Entities.of(observed.rows, counts.row, dyads.side.row, encoders.row)
+        parts = Parts(
+            structure=layout.structure,
+            loss=self._loss(observed.classes),
+            rank=int(self.rank),
+            bias=bool(self.bias),
+            interactions=layout.interactions,
+            implicit=features_of(self.features).implicit,
+            strengths=l2_of(self.l2).strengths(layout, int(self.rank), bool(self.bias)),
+            scaling=l2_of(self.l2).scaling,
         )
-
-    def _objective(self, model: Fitted) -> Objective:
-        """What is minimised to train `model` on the dyads it counts."""
-        layout = model.layout
-        penalty = Penalty.of(layout, model.strengths, model.scaling, model.counts, model.shared_centre)
-        free = layout.free(model.rank, model.bias)
-        return Objective(layout, model.loss, penalty, None if free.all() else free)
+        known = Known(
+            classes=observed.classes,
+            sets=(rows,) if one_set else (rows, Entities.of(observed.cols, counts.col, dyads.side.col, encoders.col)),
+            col_name=observed.cols.name,
+            relations=observed.relations,
+            relation_counts=counts.relation,
+            shared_centre=self._shared_centre(layout, dyads, observed.classes),
+            dyad_encoder=encoders.dyad,
+        )
+        return parts, known
 
     def _read(self, X: Any, y: Any, sample_weight: Any, seen: Any = None, classes: Any = None) -> Observations:
         y = self._checked(y)
@@ -344,10 +340,10 @@ class LFL(Predictor):
             )
         return int(codes[0])
 
-    def _warm_start(self, old: Fitted, untrained: Fitted) -> Any:
+    def _warm_start(self, old: Model, parts: Parts, known: Known) -> Any:
         alike = ("structure", "rank", "bias", "interactions")
-        if any(getattr(old, name) != getattr(untrained, name) for name in alike) or not np.array_equal(
-            old.classes, untrained.classes
+        if any(getattr(old.parts, name) != getattr(parts, name) for name in alike) or not np.array_equal(
+            old.known.classes, known.classes
         ):
             raise InputError(
                 "warm_start=True needs the labels, rank, reference, bias and interactions of the last fit: they "
@@ -355,9 +351,24 @@ class LFL(Predictor):
             )
 
         def start(theta: Array) -> Array:
-            return old.start_for(replace(untrained, theta=theta))
+            return old.start_for(known, theta)
 
         return start
+
+    def problem(self, X: Any, y: Any, sample_weight: Any = None) -> tuple[Problem, Array]:
+        """The objective of the fit bound to its dyads, and the parameters where it ended: the certificate of a fit.
+
+        Give the table and the labels of the fit again. At a minimum the gradient of the objective is zero::
+
+            problem, theta = model.problem(X, y)
+            with problem:
+                value, gradient = problem.value_and_gradient(theta)
+        """
+        check_is_fitted(self)
+        known, model = self.fitted_.known, self.fitted_.models[0]
+        more = self._read_more(self.fitted_, X, y, sample_weight)
+        dyads = replace(more.dyads, side=known.side._replace(dyad=more.dyads.side.dyad))
+        return self._engine.bind(self.fitted_.parts.objective(known), dyads), model.uncentred()
 
     # ------------------------------------------------------------------------------------------------ more labels
 
@@ -383,35 +394,39 @@ class LFL(Predictor):
                     f"partial_fit does not go with {name}={getattr(self, name)!r}: expected SGD, one model, and "
                     "nothing that needs all dyads at once. Use fit."
                 )
-        known = self.__dict__.get("fitted_")
-        if known is not None and (known.members or known.is_posterior):
+        record: Record | None = self.__dict__.get("fitted_")
+        if record is not None and (len(record.draws) > 1 or record.is_posterior):
             raise InputError(
-                f"partial_fit goes on with a single point estimate, and there are {len(known.every)} models or draws: "
+                f"partial_fit goes on with a single point estimate, and there are {len(record.draws)} models or draws: "
                 "expected a fit with n_models=1 by a solver that minimises. Use fit."
             )
-        if known is None:
+        if record is None:
             more = self._read(X, y, sample_weight, classes=classes)
-            model, start, n_iter, trace = self._untrained(more).without_counts(), None, 0, {}
+            before, start, n_iter, trace = None, None, 0, {}
+            parts, known = self._untrained(more)
+            known = known.without_counts()
         else:
-            more = self._read_more(known, X, y, sample_weight)
-            if len(more.rows) > len(known.rows) or len(more.cols) > len(known.cols):
+            more = self._read_more(record, X, y, sample_weight)
+            if len(more.rows) > len(record.known.rows) or len(more.cols) > len(record.known.cols):
                 # The tables may have grown since the fit.
                 given = features_of(self.features)
-                known = self._with_features(given.row, given.col)
-                more = self._read_more(known, X, y, sample_weight)
-            model = known.grown(more.rows, more.cols)
-            refuse_featureless(known, model)
-            start, n_iter, trace = model.uncentred(), self.n_iter_, self.trace_
-        dyads = replace(more.dyads, side=model.side._replace(dyad=more.dyads.side.dyad))
-        before, model = model, model.counted(dyads)
+                record = self._with_features(given.row, given.col)
+                more = self._read_more(record, X, y, sample_weight)
+            (before,) = record.grown(more.rows, more.cols).models
+            parts, known = before.parts, before.known
+            refuse_featureless(record.known, known)
+            start, n_iter, trace = before.uncentred(), self.n_iter_, self.trace_
+        dyads = replace(more.dyads, side=known.side._replace(dyad=more.dyads.side.dyad))
+        known = known.counted(dyads)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        run = FitRun(self._engine, seed, numeric_values(model.classes) if self._ordered else None)
-        theta, progress = resume(self._objective(model), dyads, model.counts, start, solver, n_iter, run)
-        model = replace(model.trained(theta), strangeness=None)
-        first = known is None
-        self.fitted_ = (
-            with_spread(model, dyads, self._engine) if first else with_more(model, before, dyads, self._engine)
+        run = FitRun(self._engine, seed, numeric_values(known.classes) if self._ordered else None)
+        theta, progress = resume(parts.objective(known), dyads, known.counts, start, solver, n_iter, run)
+        model = Model(parts=parts, known=known, draw=Draw.trained(parts, known, theta))
+        draw = (
+            with_spread(model, dyads, self._engine) if before is None else with_more(model, before, dyads, self._engine)
         )
+        calibrator = None if record is None else record.calibrator
+        self.fitted_ = Record(parts=parts, known=known, draws=(draw,), calibrator=calibrator)
         self.columns_, self.n_features_in_ = more.columns, len(more.columns)
         self.n_iter_, self.solver_, self.converged_ = n_iter + 1, "sgd", False
         self.objective_ = progress.objective
@@ -428,11 +443,11 @@ class LFL(Predictor):
         row_features: Any = None,
         col_features: Any = None,
     ) -> Self:
-        """A new fitted model that knows new rows and columns by their labels; everything else stays as it is.
+        """Add new rows and columns by their labels; everything else stays as it is. Changes this model, and returns it.
 
         The block of each new id is the optimum given all others, by Newton's method: for the log loss the problem is
-        convex. (In each draw of a posterior it is drawn given the others.) No prediction for other ids changes, and
-        this model itself does not.
+        convex. (In each draw of a posterior it is drawn given the others.) No prediction for other ids changes. To keep
+        this model as it is, fold into a copy: ``copy.copy(model).fold_in(X, y)``.
 
         Parameters
         ----------
@@ -445,28 +460,21 @@ class LFL(Predictor):
         if side not in (None, "row", "col"):
             raise InputError(f"side={side!r} is not possible: expected None, 'row' or 'col'.")
         check_is_fitted(self)
-        known = self._with_features(row_features, col_features)
-        new = self._read_more(known, X, y, sample_weight)
-        grown = known.grown(new.rows, new.cols)
-        refuse_featureless(known, grown)
-        rows, cols = targets(grown, new.dyads, (len(known.rows), len(known.cols)), side)
+        record = self._with_features(row_features, col_features)
+        new = self._read_more(record, X, y, sample_weight)
+        grown, known = record.grown(new.rows, new.cols), record.known
+        refuse_featureless(known, grown.known)
+        rows, cols = targets(grown.known, new.dyads, (len(known.rows), len(known.cols)), side)
         # Dyads between ids that both stay as they are say nothing about the others.
         dyads = new.dyads.take(np.isin(new.dyads.row, rows) | np.isin(new.dyads.col, cols))
-        model = copy.copy(self)
+        self.fitted_ = fold_in(grown, dyads, rows, cols, self._engine)
+        return self
 
-        first, *others = (
-            fold_in(
-                with_seen(one.grown(new.rows, new.cols), dyads, rows, cols), dyads, rows, cols, self._engine, number
-            )
-            for number, one in enumerate(known.every)
-        )
-        model.fitted_ = replace(first, members=tuple(others))
-        return model
-
-    def _read_more(self, known: Fitted, X: Any, y: Any, sample_weight: Any) -> Observations:
+    def _read_more(self, record: Record, X: Any, y: Any, sample_weight: Any) -> Observations:
+        known = record.known
         more = read_more(
             X, self._checked(y), sample_weight, known.vocabularies, self.columns_, known.classes, known.dyad_encoder,
-            one_set=known.structure.one_set,
+            one_set=known.one_set,
         )  # fmt: skip
         self._check_observed(more)
         return more

@@ -19,7 +19,8 @@ from dyads.baselines import Marginals
 from dyads.data.labels import label_codes, numeric_values, read_labels
 from dyads.data.tables import named_arrays, named_values
 from dyads.errors import InputError, UnknownIdWarning
-from dyads.selection import evaluate
+from dyads.predictions import predictions_of
+from dyads.selection import by_regime
 
 Array = np.ndarray[Any, Any]
 
@@ -44,18 +45,19 @@ def report_page(model: Any, X: Any, y: Any, name: str, *, row_features: Any = No
     truth = read_labels(y)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnknownIdWarning)
-        proba, predicted = model.predict_proba(X, **features), model.predict(X, **features)
+        predictions = predictions_of(model, X, row_features, col_features)
+        proba, predicted = predictions.proba, predictions.labels
         sections = {
             "facts": _facts(model, truth),
             "metrics": _metrics(model, X, truth, proba, predicted),
-            "regimes": _table(evaluate(model, X, y, **features)),
+            "regimes": _table(by_regime(predictions, y, ordered=hasattr(model, "predict_mean"))),
             "pictures": _pictures(model, truth, proba, predicted),
             "certain": _certain(model, X, features, truth, proba, most=True),
             "uncertain": _certain(model, X, features, truth, proba, most=False),
         }
         looked_up, note = _lookup(model, features)
     data = json.dumps(looked_up).replace("<", "\\u003c")
-    row_name, col_name = (html.escape(vocabulary.name) for vocabulary in model.fitted_.vocabularies[:2])
+    row_name, col_name = (html.escape(vocabulary.name) for vocabulary in model.fitted_.known.vocabularies[:2])
     page = files("dyads").joinpath("page.html").read_text(encoding="utf8")
     return Template(page).substitute(
         sections, name=html.escape(name), n=f"{len(truth):,}", data=data, note=note, row=row_name, col=col_name
@@ -63,14 +65,14 @@ def report_page(model: Any, X: Any, y: Any, name: str, *, row_features: Any = No
 
 
 def _facts(model: Any, truth: Array) -> str:
-    fitted = model.fitted_
+    record = model.fitted_
     shares = [f"{label} {(truth == label).mean():.1%}" for label in model.classes_.tolist()]
-    sampled = f"{len(fitted.every)} draws of the posterior" if fitted.is_posterior else model.solver_
+    sampled = f"{len(record.draws)} draws of the posterior" if record.is_posterior else model.solver_
     facts = {
-        "model": f"{type(model).__name__}, {type(fitted.structure).__name__.lower()}, rank {model.rank}",
+        "model": f"{type(model).__name__}, {type(record.parts.structure).__name__.lower()}, rank {model.rank}",
         "trained": f"{sampled}, {model.n_iter_} iterations; {model.n_parameters_:,} weights",
-        "rows": f"{len(model.row_ids_):,} ids of {fitted.vocabularies[0].name}",
-        "columns": f"{len(model.col_ids_):,} ids of {fitted.vocabularies[1].name}",
+        "rows": f"{len(model.row_ids_):,} ids of {record.known.vocabularies[0].name}",
+        "columns": f"{len(model.col_ids_):,} ids of {record.known.vocabularies[1].name}",
         "tested on": f"{len(truth):,} pairs",
         "their labels": ", ".join(shares[:12]) + (", ..." if len(shares) > 12 else ""),
     }
@@ -96,12 +98,12 @@ def _losses(model: Any, truth: Array, proba: Array, predicted: Array) -> dict[st
 def _metrics(model: Any, X: Any, truth: Array, proba: Array, predicted: Array) -> str:
     """Each metric with its 90% interval, beside marginals that were counted on other pairs of the same table."""
     table = named_values(X)
-    columns = {one.name: np.asarray(table[one.name]) for one in model.fitted_.vocabularies[:2]}
+    columns = {one.name: np.asarray(table[one.name]) for one in model.fitted_.known.vocabularies[:2]}
     ours = _losses(model, truth, proba, predicted)
     rivals = {
         "all labels": "all",
-        f"the {model.fitted_.vocabularies[0].name}'s labels": "row",
-        f"the {model.fitted_.vocabularies[1].name}'s labels": "col",
+        f"the {model.fitted_.known.vocabularies[0].name}'s labels": "row",
+        f"the {model.fitted_.known.vocabularies[1].name}'s labels": "col",
     }
     counted: dict[str, dict[str, float]] = {}
     for title, of in rivals.items() if len(truth) >= FEWEST else ():
@@ -169,7 +171,7 @@ def _pictures(model: Any, truth: Array, proba: Array, predicted: Array) -> str:
     if model.embed(model.row_ids_[:1]).size > 1:
         if len(model.row_ids_) > 2:
             drawn["Map of rows by their latent weights"] = lambda ax: report.plot_latent_map(ax, model, "row", 40)
-        if len(model.col_ids_) > 2 and not model.fitted_.structure.one_set:
+        if len(model.col_ids_) > 2 and not model.fitted_.known.one_set:
             drawn["Map of columns by their latent weights"] = lambda ax: report.plot_latent_map(ax, model, "col", 40)
     return "".join(_picture(title, draw) for title, draw in drawn.items())
 
@@ -197,7 +199,7 @@ def _certain(model: Any, X: Any, features: dict[str, Any], truth: Array, proba: 
     picked = np.argsort(-sure if most else sure, kind="stable")[:SHOWN]
     columns = {name: np.asarray(column)[picked] for name, column in named_values(X).items()}
     explained = named_arrays(model.explain(columns, **features))
-    ids = [vocabulary.name for vocabulary in model.fitted_.vocabularies[:2]]
+    ids = [vocabulary.name for vocabulary in model.fitted_.known.vocabularies[:2]]
     rows = []
     for line, index in enumerate(picked):
         best = int(proba[index].argmax())
@@ -213,12 +215,12 @@ def _certain(model: Any, X: Any, features: dict[str, Any], truth: Array, proba: 
 
 def _lookup(model: Any, features: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """Probabilities of all pairs, or of those between the ids with most labels, for the page to look up."""
-    fitted = model.fitted_
+    known = model.fitted_.known
     n_labels = len(model.classes_)
     ids = [np.asarray(model.row_ids_), np.asarray(model.col_ids_)]
-    if len(fitted.vocabularies) > 2:
+    if len(known.vocabularies) > 2:
         return {"rows": [], "cols": [], "labels": [], "values": ""}, "Not for a model of several relations."
-    counts = [np.asarray(side.counts) for side in (fitted.rows, fitted.cols)]
+    counts = [np.asarray(side.counts) for side in (known.rows, known.cols)]
     sizes = [len(each) for each in ids]
     room = LOOKED_UP // n_labels
     if sizes[0] * sizes[1] > room:
@@ -228,7 +230,7 @@ def _lookup(model: Any, features: dict[str, Any]) -> tuple[dict[str, Any], str]:
             each[np.sort(np.argsort(-count, kind="stable")[:k])]
             for each, count, k in zip(ids, counts, most, strict=True)
         ]
-    names = [vocabulary.name for vocabulary in fitted.vocabularies[:2]]
+    names = [vocabulary.name for vocabulary in known.vocabularies[:2]]
     pairs = {names[0]: np.repeat(ids[0], len(ids[1])), names[1]: np.tile(ids[1], len(ids[0]))}
     if list(model.columns_) != names:
         return {"rows": [], "cols": [], "labels": [], "values": ""}, "Not for a model with features of pairs."

@@ -19,7 +19,7 @@ from dyads.calibration import conformal_sets, learn_calibrator, nonconformity
 from dyads.choices import PARTS, UNKNOWN_POLICIES, engine_of, to_json, with_changes
 from dyads.coldstart import mean_scores, support, with_features
 from dyads.data.labels import label_codes, numeric_values, read_labels, to_numpy
-from dyads.data.observations import read_dyads, read_pairs, read_weight
+from dyads.data.observations import read_dyads, read_ids, read_pairs, read_weight
 from dyads.data.side import Features
 from dyads.data.tables import read_column, table_like
 from dyads.data.vocabulary import Codes
@@ -27,16 +27,21 @@ from dyads.engine import Engine
 from dyads.errors import InputError, UnknownIdError, UnknownIdWarning, unknown_name
 from dyads.explain import explain
 from dyads.metrics import accuracy
-from dyads.model.fitted import Fitted
 from dyads.model.loss import least_cost, link, mode
+from dyads.model.record import Record
 from dyads.model.structure import is_undirected
+from dyads.predictions import Predictions, refuse_nan, without_nan
 from dyads.recommend import Wanted, ask, recommend, thompson
 from dyads.uncertainty import interval, sample_proba
 
 Array = np.ndarray[Any, Any]
 
 SAVED = ("columns_", "n_features_in_", "n_iter_", "converged_", "objective_", "solver_", "trace_")
-"""What is kept in a model file besides `Fitted` and the parameters; and of a posterior its `diagnostics_`."""
+"""What is kept in a model file besides `Record` and the parameters; and of a posterior its `diagnostics_`."""
+
+
+RANKED, EXPLAINED = ("rank", "value"), ("dyad", "label", "part", "value")
+"""The columns, beside those of ids, of tables that `recommend` and `ask`, and that `explain`, return."""
 
 
 class Predictor(ClassifierMixin, BaseEstimator):
@@ -46,7 +51,7 @@ class Predictor(ClassifierMixin, BaseEstimator):
     """
 
     _ordered = False
-    fitted_: Fitted
+    fitted_: Record
     columns_: tuple[str, ...]
     unknown: str
     engine: str | Engine
@@ -71,29 +76,35 @@ class Predictor(ClassifierMixin, BaseEstimator):
         """Where sums over dyads are computed."""
         return engine_of(self.engine)
 
-    def _look_up(self, X: Any, row_features: Any, col_features: Any) -> tuple[Fitted, list[Codes], Any]:
+    def _look_up(self, X: Any, row_features: Any, col_features: Any) -> tuple[Record, list[Codes], Any]:
         """The model, with these features if any, and the codes and the features of the dyads of X."""
         check_is_fitted(self)
-        fitted = self._with_features(row_features, col_features)
-        codes, features = read_dyads(X, fitted.vocabularies, self.columns_, fitted.dyad_encoder)
-        return fitted, codes, features
+        record = self._with_features(row_features, col_features)
+        codes, features = read_dyads(X, record.known.vocabularies, self.columns_, record.known.dyad_encoder)
+        return record, codes, features
 
-    def _with_features(self, row_features: Any, col_features: Any) -> Fitted:
-        fitted = self.fitted_
-        row = None if row_features is None else Features.of(row_features, like=fitted.rows.encoder)
-        col = None if col_features is None else Features.of(col_features, like=fitted.cols.encoder)
-        return fitted if row is None and col is None else fitted.mapped(lambda one: with_features(one, row, col))
+    def _with_features(self, row_features: Any, col_features: Any) -> Record:
+        known = self.fitted_.known
+        row = None if row_features is None else Features.of(row_features, like=known.rows.encoder)
+        col = None if col_features is None else Features.of(col_features, like=known.cols.encoder)
+        return self.fitted_ if row is None and col is None else with_features(self.fitted_, row, col)
 
-    def _scores(self, X: Any, row_features: Any = None, col_features: Any = None) -> Array:
-        """Score the dyads of X; those with unknown ids follow the policy, and are counted in one warning."""
-        fitted, codes, features = self._look_up(X, row_features, col_features)
-        out = self._engine.scores(fitted, codes, features)
+    def _scored(self, X: Any, row_features: Any, col_features: Any) -> tuple[Array, Array]:
+        """The scores of the dyads of X (n, n_labels), and the support of their ids (n, 2).
+
+        Those with unknown ids follow the policy, and are counted in one warning.
+        """
+        record, codes, features = self._look_up(X, row_features, col_features)
+        out = self._engine.scores(record.models, codes, features)
         unknown = [column < 0 for column in codes]
         if any(column.any() for column in unknown):
-            self._treat_unknown(fitted, codes, unknown, out)
-        return out
+            self._treat_unknown(record, codes, unknown, out)
+        return out, support(record.known, *codes[:2])
 
-    def _treat_unknown(self, fitted: Fitted, codes: list[Codes], unknown: list[Array], out: Array) -> None:
+    def _scores(self, X: Any, row_features: Any = None, col_features: Any = None) -> Array:
+        return self._scored(X, row_features, col_features)[0]
+
+    def _treat_unknown(self, record: Record, codes: list[Codes], unknown: list[Array], out: Array) -> None:
         """Apply the policy to the scores of dyads with unknown ids, and say so in one warning."""
         if self.unknown not in UNKNOWN_POLICIES:
             raise unknown_name("unknown", self.unknown, UNKNOWN_POLICIES)
@@ -101,14 +112,14 @@ class Predictor(ClassifierMixin, BaseEstimator):
         if self.unknown == "nan":
             out[np.logical_or.reduce(unknown)] = np.nan
         if self.unknown == "mean":
-            if fitted.prediction is None:
+            if record.draws[0].prediction is None:
                 raise InputError(
                     "unknown='mean' was set after the fit: expected it before, since the means are taken over the "
                     "training data. Fit the model again, or set unknown='prior'."
                 )
             rows, cols = codes[:2]
             either = unknown[0] | unknown[1]
-            out[either] = mean_scores(fitted, rows[either], cols[either])
+            out[either] = mean_scores(record, rows[either], cols[either])
         treated = {
             "prior": "they may be any of those seen, so probabilities are averaged over these",
             "nan": "their probabilities are NaN",
@@ -129,7 +140,8 @@ class Predictor(ClassifierMixin, BaseEstimator):
         """Probability of each label (n, n_labels); columns in the order of `classes_`.
 
         `row_features`, `col_features` : tables that extend or override those given to the constructor, which is how new
-        ids get features; all methods that predict take them.
+        ids get features; all methods that predict take them. Columns of X that the table of the fit did not have are
+        ignored, where X has names.
         """
         return self._proba(X, row_features, col_features)
 
@@ -140,12 +152,18 @@ class Predictor(ClassifierMixin, BaseEstimator):
     def _proba_to_decide(self, X: Any, row_features: Any, col_features: Any) -> Array:
         """Probabilities, or an error where some are NaN, of which no label can be said."""
         proba = self._proba(X, row_features, col_features)
-        if np.isnan(proba).any():
-            raise UnknownIdError(
-                f"{int(np.isnan(proba).any(axis=1).sum())} dyads have ids not seen in training, whose probabilities "
-                "are NaN under unknown='nan': no label can be predicted. Drop them, or set unknown='prior'."
-            )
+        refuse_nan(proba)
         return proba
+
+    def predictions(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Predictions:
+        """All that is predicted of the dyads of X, scored once: probabilities, labels, and the support of the ids.
+
+        `dyads.evaluate`, `dyads.calibration_by_support` and the report are made from it.
+        """
+        scored, known = self._scored(X, row_features, col_features)
+        proba = self.fitted_.proba(scored)
+        codes = without_nan(self.decide(np.nan_to_num(proba)), proba)
+        return Predictions(classes=self.classes_, proba=proba, codes=codes, support=known)
 
     def log_odds(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Array:
         """Log-odds of each label (n, n_labels): against the base, log p_y / p_base; or, if none is pinned, against the
@@ -154,7 +172,7 @@ class Predictor(ClassifierMixin, BaseEstimator):
         Those of the model itself, before it was calibrated.
         """
         scored = self._scores(X, row_features, col_features)
-        return self.fitted_.log_odds(scored)
+        return self.fitted_.parts.log_odds(scored)
 
     def predict(self, X: Any, cost: Any = None, *, row_features: Any = None, col_features: Any = None) -> Array:
         """Predict one label per dyad; with a cost matrix, the label of least expected cost.
@@ -191,10 +209,10 @@ class Predictor(ClassifierMixin, BaseEstimator):
         """
         proba, label, weight = self._held_out(X, y, sample_weight)
         if method is None:
-            method = "logistic" if self.fitted_.loss.ordered else "temperature"
+            method = "logistic" if self.fitted_.parts.loss.ordered else "temperature"
         values = numeric_values(self.classes_) if self._ordered else None
         calibrator = learn_calibrator(method, proba, label, weight, values)
-        self.fitted_ = replace(self.fitted_, calibrator=calibrator, strangeness=None)
+        self.fitted_ = replace(self.fitted_, calibrator=calibrator, nonconformity=None)
         return self
 
     def conformalize(self, X: Any, y: Any) -> Self:
@@ -205,7 +223,7 @@ class Predictor(ClassifierMixin, BaseEstimator):
         proba, label, _ = self._held_out(X, y, None)
         if self.fitted_.calibrator is not None:
             proba = self.fitted_.calibrator.apply(proba)
-        self.fitted_ = replace(self.fitted_, strangeness=nonconformity(proba, label))
+        self.fitted_ = replace(self.fitted_, nonconformity=nonconformity(proba, label))
         return self
 
     def _held_out(self, X: Any, y: Any, sample_weight: Any) -> tuple[Array, Codes, Array | None]:
@@ -229,9 +247,9 @@ class Predictor(ClassifierMixin, BaseEstimator):
         or more, whatever the model; that does not hold for each row, column or label by itself.
         """
         proba = self._proba_to_decide(X, row_features, col_features)
-        if self.fitted_.strangeness is None:
+        if self.fitted_.nonconformity is None:
             raise InputError("The model was not conformalized: expected conformalize(X, y) on held-out dyads first.")
-        return conformal_sets(proba, self.fitted_.strangeness, coverage)
+        return conformal_sets(proba, self.fitted_.nonconformity, coverage)
 
     def sample_proba(
         self, X: Any, n: int | None = None, *, row_features: Any = None, col_features: Any = None
@@ -242,8 +260,8 @@ class Predictor(ClassifierMixin, BaseEstimator):
         calibrator, which is put to each. Ids without labels are another draw from their prior each time, rows one and
         columns one; also under ``unknown="mean"``.
         """
-        fitted, codes, features = self._look_up(X, row_features, col_features)
-        return self._nan_unknown(codes, sample_proba(fitted, n, codes, features, self._engine), axis=1)
+        record, codes, features = self._look_up(X, row_features, col_features)
+        return self._nan_unknown(codes, sample_proba(record, n, codes, features, self._engine), axis=1)
 
     def predict_interval(
         self, X: Any, level: float = 0.9, *, row_features: Any = None, col_features: Any = None
@@ -253,8 +271,8 @@ class Predictor(ClassifierMixin, BaseEstimator):
         Between them it lies with the posterior probability `level`: how sure the model is of its probabilities, which
         is another thing than how sure these are of a label.
         """
-        fitted, codes, features = self._look_up(X, row_features, col_features)
-        return self._nan_unknown(codes, interval(fitted, level, codes, features, self._engine), axis=0)
+        record, codes, features = self._look_up(X, row_features, col_features)
+        return self._nan_unknown(codes, interval(record, level, codes, features, self._engine), axis=0)
 
     def _nan_unknown(self, codes: list[Codes], found: Array, axis: int) -> Array:
         """What was found, NaN for dyads with unknown ids where the policy is that, or an error."""
@@ -266,26 +284,30 @@ class Predictor(ClassifierMixin, BaseEstimator):
 
     def support(self, X: Any) -> Array:
         """How many training labels (their summed weight) the row and the column of each dyad had (n, 2)."""
-        fitted, codes, _ = self._look_up(X, None, None)
-        return support(fitted, *codes[:2])
+        record, codes, _ = self._look_up(X, None, None)
+        return support(record.known, *codes[:2])
 
     def explain(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Any:
         """The exact additive parts of each label's log-odds, which sum to `log_odds`: before calibration, if any.
 
         A tidy table, of the kind X has (an Arrow table if that is no dataframe), with the columns dyad (its place in
-        X), label, part and value. The parts are "label bias", "row bias", "column bias", "latent" (all products of
-        latent weights) and one of every feature that is not zero, such as "row: age" or "col: genre=Drama". Ids without
-        labels have a part "unknown", what averaging over those seen adds, and where nothing is known of them one of the
-        features of an average id. So have unknown ids under "mean" and "nan", for which `log_odds` does other things.
-        Averaged models and draws have a part "averaging".
+        X), the ids under their own names, label, part and value. The parts are "label bias", "row bias", "column bias",
+        "latent" (all products of latent weights) and one of every feature that is not zero, such as "row: age" or
+        "col: genre=Drama". Ids without labels have a part "unknown", what averaging over those seen adds, and where
+        nothing is known of them one of the features of an average id. So have unknown ids under "mean" and "nan", for
+        which `log_odds` does other things. Averaged models and draws have a part "averaging". An id column that is
+        called as another column of the table has "id_" before its name there.
         """
-        fitted, codes, features = self._look_up(X, row_features, col_features)
+        record, codes, features = self._look_up(X, row_features, col_features)
         self._unknown_message([column < 0 for column in codes])
-        parts = explain(fitted, codes, features, self._engine)
-        n_labels = len(fitted.classes)
+        parts = explain(record, codes, features, self._engine)
+        n_labels, names = len(record.known.classes), [vocabulary.name for vocabulary in record.known.vocabularies]
+        dyad = np.repeat(parts.dyad, n_labels)
+        ids = (column.take(pa.array(dyad)) for column in read_ids(X, names, self.columns_))
         columns = {
-            "dyad": np.repeat(parts.dyad, n_labels),
-            "label": np.tile(fitted.classes, len(parts.dyad)),
+            "dyad": dyad,
+            **dict(zip(_beside(names, EXPLAINED), ids, strict=True)),
+            "label": np.tile(record.known.classes, len(parts.dyad)),
             "part": np.repeat(parts.name, n_labels),
             "value": parts.value.ravel(),
         }
@@ -304,7 +326,7 @@ class Predictor(ClassifierMixin, BaseEstimator):
         col_features: Any = None,
         random_state: Any = None,
     ) -> Any:
-        """The `n` best columns for each of `rows`: a tidy table (row, col, rank, value), best first.
+        """The `n` best columns for each of `rows`, best first: a tidy table of the ids, rank and value.
 
         Parameters
         ----------
@@ -319,23 +341,21 @@ class Predictor(ClassifierMixin, BaseEstimator):
 
         Exact, and in flat memory whatever the number of rows and columns; before calibration, if any. Rows and columns
         without labels take some hundred times longer, since they are averaged over. The table is of the kind `rows`
-        has, an Arrow table if that is no dataframe or series.
+        has, an Arrow table if that is no dataframe or series. Its ids, and the relation if there are several, are under
+        the names they had in the table of the fit, so that it can be given to `predict_proba` as it is. An id column
+        that is called "rank" or "value" has "id_" before its name there.
         """
-        fitted, codes, row_ids, chosen = self._offered(rows, n, candidates, row_features, col_features)
+        record, codes, row_ids, chosen = self._offered(rows, n, candidates, row_features, col_features)
         kind = self._relation_code(relation)
-        pairs = self._excluded(fitted, codes, exclude, kind)
+        pairs = self._excluded(record, codes, exclude, kind)
         wanted = Wanted(codes, chosen, min(int(n), len(chosen)), self._worth(by), pairs, kind)
         if isinstance(by, str) and by == "thompson" and by not in self.classes_:
-            best = thompson(fitted, wanted, self._engine, check_random_state(random_state))
+            best = thompson(record.models, wanted, self._engine, check_random_state(random_state))
         else:
-            best = recommend(fitted, wanted, self._engine)
-        columns = {
-            "row": row_ids.take(pa.array(best.row)),
-            "col": fitted.cols.ids.ids.take(pa.array(best.col)),
-            "rank": best.rank,
-            "value": best.value,
-        }
-        return table_like(columns, rows)
+            best = recommend(record.models, wanted, self._engine)
+        return table_like(
+            _ranked(record, row_ids.take(pa.array(best.row)), best.col, kind, best.value, best.rank), rows
+        )
 
     def ask(
         self,
@@ -348,43 +368,39 @@ class Predictor(ClassifierMixin, BaseEstimator):
         row_features: Any = None,
         col_features: Any = None,
     ) -> Any:
-        """The `n` columns to ask a row about next: a tidy table (row, col, rank, value), an Arrow table.
+        """The `n` columns to ask a row about next: an Arrow table with the columns of `recommend`'s.
 
         By expected information gain: `value` is what the label is expected to tell, in nats, about what kind of row it
         is. For a row without labels that is exact with respect to the rows seen; what others may be is taken to
         narrow with the number of their labels, or is what the draws of a posterior have. The parameters are those
         of `recommend`.
         """
-        fitted, codes, row_ids, chosen = self._offered([row], n, candidates, row_features, col_features)
+        record, codes, row_ids, chosen = self._offered([row], n, candidates, row_features, col_features)
         kind = self._relation_code(relation)
-        rows, cols = self._excluded(fitted, codes, exclude, kind)
+        rows, cols = self._excluded(record, codes, exclude, kind)
         chosen = np.setdiff1d(chosen, cols[(rows == codes[0]) & (rows >= 0)])
-        best, gain = ask(fitted, int(codes[0]), chosen, int(n), kind, self._engine)
-        columns = {
-            "row": row_ids.take(pa.array(np.zeros(len(best), np.int64))),
-            "col": fitted.cols.ids.ids.take(pa.array(best)),
-            "rank": np.arange(1, len(best) + 1),
-            "value": gain,
-        }
-        return table_like(columns, row)
+        best, gain = ask(record, int(codes[0]), chosen, int(n), kind, self._engine)
+        repeated = row_ids.take(pa.array(np.zeros(len(best), np.int64)))
+        return table_like(_ranked(record, repeated, best, kind, gain, np.arange(1, len(best) + 1)), row)
 
     def _offered(
         self, rows: Any, n: Any, candidates: Any, row_features: Any, col_features: Any
-    ) -> tuple[Fitted, Codes, pa.Array, Codes]:
+    ) -> tuple[Record, Codes, pa.Array, Codes]:
         """The model, the codes and ids of rows that are asked for, and the codes of the columns to choose from."""
         check_is_fitted(self)
-        fitted = self._with_features(row_features, col_features)
-        if fitted.dyad_encoder is not None:
+        record = self._with_features(row_features, col_features)
+        known = record.known
+        if known.dyad_encoder is not None:
             raise InputError(
-                f"The model has features of dyads ({', '.join(fitted.dyad_encoder.names[:3])}), which pairs not yet "
+                f"The model has features of dyads ({', '.join(known.dyad_encoder.names[:3])}), which pairs not yet "
                 "made do not have: expected a model without. Use predict_proba on a table of pairs with them."
             )
         if not isinstance(n, numbers.Integral) or n < 1:
             raise InputError(f"n={n!r} is not possible: expected a whole number, at least 1.")
         row_ids = read_column(rows, "the column of row ids")
-        codes, chosen = fitted.rows.ids.encode(row_ids), np.arange(len(fitted.cols))
+        codes, chosen = known.rows.ids.encode(row_ids), np.arange(len(known.cols))
         if candidates is not None:
-            chosen = np.unique(fitted.cols.ids.encode(read_column(candidates, "the column of candidates")))
+            chosen = np.unique(known.cols.ids.encode(read_column(candidates, "the column of candidates")))
             if (chosen < 0).any():
                 raise UnknownIdError("Some candidates are not known to the model: expected known column ids.")
         if (codes < 0).any():
@@ -392,22 +408,22 @@ class Predictor(ClassifierMixin, BaseEstimator):
             if self.unknown == "raise":
                 raise UnknownIdError(f"{message}: expected known ids. Drop them, or set unknown='prior'.")
             warnings.warn(f"{message}: they may be any of those seen.", UnknownIdWarning, stacklevel=_outside())
-        return fitted, codes, row_ids, chosen
+        return record, codes, row_ids, chosen
 
-    def _excluded(self, fitted: Fitted, codes: Codes, exclude: Any, kind: int) -> tuple[Codes, Codes]:
+    def _excluded(self, record: Record, codes: Codes, exclude: Any, kind: int) -> tuple[Codes, Codes]:
         """The codes of pairs to leave out, of a relation if the table says which.
 
         With one id set also the nodes `codes` with themselves and, of undirected pairs, both orders.
         """
         row = col = np.zeros(0, np.int64)
         if exclude is not None:
-            every = fitted.vocabularies
+            every = record.known.vocabularies
             given = read_pairs(exclude, [vocabulary.name for vocabulary in every], self.columns_)
             row, col, *rest = (vocabulary.encode(ids) for vocabulary, ids in zip(every, given, strict=False))
             mine = rest[0] == kind if rest else np.ones(len(row), np.bool_)
             row, col = row[mine], col[mine]
-        if fitted.structure.one_set:
-            if is_undirected(type(fitted.structure), fitted.structure.one_set):
+        if record.known.one_set:
+            if is_undirected(type(record.parts.structure), True):
                 row, col = np.concatenate([row, col]), np.concatenate([col, row])
             row, col = np.concatenate([row, codes]), np.concatenate([col, codes])
         return row, col
@@ -427,7 +443,7 @@ class Predictor(ClassifierMixin, BaseEstimator):
         return numeric_values(classes)
 
     def _relation_code(self, relation: Any) -> int:
-        relations = self.fitted_.relations
+        relations = self.fitted_.known.relations
         if relations is None:
             if relation is not None:
                 raise InputError(f"relation={relation!r} was given, but the model has one relation: leave it out.")
@@ -466,17 +482,17 @@ class Predictor(ClassifierMixin, BaseEstimator):
     @property
     def classes_(self) -> Array:
         """The labels, sorted (n_labels,)."""
-        return _read_only(self._known().classes)
+        return _read_only(self._record().known.classes)
 
     @property
     def row_ids_(self) -> Array:
         """The row ids, in the order of `row_factors_`."""
-        return to_numpy(self._known().rows.ids.ids)
+        return to_numpy(self._record().known.rows.ids.ids)
 
     @property
     def col_ids_(self) -> Array:
         """The column ids, in the order of `col_factors_`."""
-        return to_numpy(self._known().cols.ids.ids)
+        return to_numpy(self._record().known.cols.ids.ids)
 
     @property
     def row_factors_(self) -> Array:
@@ -494,14 +510,14 @@ class Predictor(ClassifierMixin, BaseEstimator):
 
         Labels have entries in the order of `classes_` without a pinned base; ids as in `row_ids_` and `col_ids_`.
         """
-        fitted = self._known()
-        return {name: _read_only(part) for name, part in fitted.layout.named(fitted.theta).items()}
+        model = self._record().models[0]
+        return {name: _read_only(part) for name, part in model.layout.named(model.theta).items()}
 
     def _factors(self, name: str) -> Array:
-        fitted = self._known()
-        if name not in fitted.layout.named(fitted.theta):
+        model = self._record().models[0]
+        if name not in model.layout.named(model.theta):
             raise AttributeError(f"This {type(self).__name__} has no {name}: its parts are {list(self.parts_)}.")
-        return _read_only(fitted.factors(name))
+        return _read_only(model.factors(name))
 
     def embed(self, ids: Any, side: str = "row") -> Array:
         """One vector of all latent weights an id (n, size), ready for clustering; `side` is "row" or "col".
@@ -511,21 +527,21 @@ class Predictor(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         if side not in ("row", "col"):
             raise unknown_name("side", side, ("row", "col"))
-        entities = self.fitted_.rows if side == "row" else self.fitted_.cols
+        known = self.fitted_.known
+        entities = known.rows if side == "row" else known.cols
         codes = entities.ids.encode(read_column(ids, "the column of ids"))
         if (codes < 0).any():
             raise UnknownIdError(
                 f"{int((codes < 0).sum())} of {len(codes)} ids were not seen in training: expected known ids."
             )
-        return self.fitted_.embed(codes, side)
+        return self.fitted_.models[0].embed(codes, side)
 
     @property
     def n_parameters_(self) -> int:
         """How many numbers were learnt; of a posterior, how many one draw has."""
-        models = self._known().every
-        return sum(one.n_parameters() for one in models[: 1 if models[0].is_posterior else None])
+        return self._record().n_parameters()
 
-    def _known(self) -> Fitted:
+    def _record(self) -> Record:
         try:
             return self.__dict__["fitted_"]  # type: ignore[no-any-return]
         except KeyError:
@@ -546,6 +562,27 @@ class Predictor(ClassifierMixin, BaseEstimator):
         if self.fitted_.is_posterior:
             fit["diagnostics_"] = self.diagnostics_
         artifact.write(path, self.fitted_, {"estimator": type(self).__name__, "parameters": parameters, "fit": fit})
+
+
+def _ranked(record: Record, row_ids: pa.Array, cols: Codes, relation: int, value: Array, rank: Array) -> dict[str, Any]:
+    """The columns of a table of recommendations, one line each: ids under their own names, rank and value."""
+    known = record.known
+    ids = [row_ids, known.cols.ids.ids.take(pa.array(cols))]
+    if known.relations is not None:
+        ids.append(known.relations.ids.take(pa.array(np.full(len(cols), relation))))
+    names = _beside([vocabulary.name for vocabulary in known.vocabularies], RANKED)
+    return {**dict(zip(names, ids, strict=True)), "rank": rank, "value": value}
+
+
+def _beside(names: list[str], others: tuple[str, ...]) -> list[str]:
+    """The names of id columns, with "id_" before those that a table has for other columns."""
+    free: list[str] = []
+    for name in names:
+        own = name
+        while own in others or (own != name and own in (*names, *free)):
+            own = f"id_{own}"
+        free.append(own)
+    return free
 
 
 def _outside() -> int:

@@ -30,6 +30,7 @@ from dyads.estimators import LFLClassifier, LFLOrdinal
 from dyads.lfl import LFL
 from dyads.model.loss import Loss
 from dyads.model.penalty import L2
+from dyads.predictions import Predictions, predictions_of
 from dyads.solve import LBFGS, SGD, Gibbs, Newton
 
 Array = np.ndarray[Any, Any]
@@ -63,40 +64,51 @@ def evaluate(
 
     Columns: regime, n (dyads), log_loss, brier_score, classwise_ece, auc (NaN where all labels are the same), accuracy,
     and for ordered labels mean_absolute_error, of the predicted label, and root_mean_squared_error, of the mean.
-    `row_features`, `col_features` : as `predict_proba` takes them. The table is of the kind X has,
-    an Arrow table if that is no dataframe.
+    `row_features`, `col_features` : as `predict_proba` takes them. The table is of the kind X has, an Arrow table if
+    that is no dataframe. X is scored once. A model of another library, with `predict_proba`, `predict` and `classes_`,
+    has the line of all alone, unless it has `support` too.
     """
-    features = {"row_features": row_features, "col_features": col_features}
     with warnings.catch_warnings():
         # The lines of the table say how many ids are new.
         warnings.simplefilter("ignore", UnknownIdWarning)
-        proba, predicted = model.predict_proba(X, **features), model.predict(X, **features)
-    truth, classes = read_labels(y), model.classes_
+        predictions = predictions_of(model, X, row_features, col_features)
+    return table_like(by_regime(predictions, y, sample_weight, ordered=hasattr(model, "predict_mean")), X)
+
+
+def by_regime(
+    predictions: Predictions, y: Any, sample_weight: Any = None, *, ordered: bool = False
+) -> dict[str, list[Any]]:
+    """The columns of `evaluate`; of predictions without support there is the line of all alone."""
+    proba, predicted, classes = predictions.proba, predictions.labels, predictions.classes
+    truth = read_labels(y)
     if len(truth) != len(proba):
         raise InputError(f"Got {len(proba)} dyads but {len(truth)} labels: expected one for each dyad.")
     weight = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
-    known = model.support(X) > 0
-    lines = {name: (known == np.array(pattern)).all(axis=1) for name, pattern in REGIMES.items()}
+    lines = {}
+    if predictions.support is not None:
+        known = predictions.support > 0
+        lines = {name: (known == np.array(pattern)).all(axis=1) for name, pattern in REGIMES.items()}
     lines["all"] = np.ones(len(truth), np.bool_)
-    found: dict[str, list[Any]] = {}
-    for regime, mine in lines.items():
-        if not mine.any():
+    columns: dict[str, list[Any]] = {}
+    for regime, chosen in lines.items():
+        if not chosen.any():
             continue
-        share = None if weight is None else weight[mine]
-        line = {"regime": regime, "n": int(mine.sum())}
+        share = None if weight is None else weight[chosen]
+        line = {"regime": regime, "n": int(chosen.sum())}
         for name in ("log_loss", "brier_score", "classwise_ece"):
-            line[name] = getattr(metrics, name)(truth[mine], proba[mine], classes, share)
-        several = len(np.unique(truth[mine])) > 1
-        line["auc"] = metrics.auc(truth[mine], proba[mine], classes, sample_weight=share) if several else np.nan
-        line["accuracy"] = metrics.accuracy(truth[mine], predicted[mine], share)
-        if hasattr(model, "predict_mean"):
-            values = values_of(truth[mine], classes), values_of(predicted[mine], classes)
+            line[name] = getattr(metrics, name)(truth[chosen], proba[chosen], classes, share)
+        several = len(np.unique(truth[chosen])) > 1
+        line["auc"] = metrics.auc(truth[chosen], proba[chosen], classes, sample_weight=share) if several else np.nan
+        line["accuracy"] = metrics.accuracy(truth[chosen], predicted[chosen], share)
+        if ordered:
+            values = values_of(truth[chosen], classes), values_of(predicted[chosen], classes)
             line["mean_absolute_error"] = metrics.mean_absolute_error(*values, share)
-            mean = proba[mine] @ numeric_values(classes)
-            line["root_mean_squared_error"] = metrics.root_mean_squared_error(values[0], mean, share)
+            line["root_mean_squared_error"] = metrics.root_mean_squared_error(
+                values[0], predictions.mean[chosen], share
+            )
         for name, value in line.items():
-            found.setdefault(name, []).append(value)
-    return table_like(found, X)
+            columns.setdefault(name, []).append(value)
+    return columns
 
 
 def calibration_by_label(model: Any, X: Any, y: Any, sample_weight: Any = None) -> Any:
@@ -119,18 +131,19 @@ def calibration_by_support(model: Any, X: Any, y: Any, sample_weight: Any = None
 
     A tidy table of support (the least and greatest of each part), n, classwise_ece, brier_score and log_loss.
     """
-    proba, truth, support = model.predict_proba(X), read_labels(y), model.support(X).min(axis=1)
+    predictions, truth = predictions_of(model, X), read_labels(y)
+    proba, support = predictions.proba, predictions.least_support
     weight = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
     part = np.searchsorted(np.unique(np.quantile(support, np.linspace(0, 1, 11)[1:-1])), support, side="right")
-    found: dict[str, list[Any]] = {}
+    columns: dict[str, list[Any]] = {}
     for number in np.unique(part):
-        mine = part == number
-        arguments = (truth[mine], proba[mine], model.classes_, None if weight is None else weight[mine])
-        line = {"least_support": support[mine].min(), "most_support": support[mine].max(), "n": int(mine.sum())}
+        chosen = part == number
+        arguments = (truth[chosen], proba[chosen], predictions.classes, None if weight is None else weight[chosen])
+        line = {"least_support": support[chosen].min(), "most_support": support[chosen].max(), "n": int(chosen.sum())}
         line |= {name: getattr(metrics, name)(*arguments) for name in ("classwise_ece", "brier_score", "log_loss")}
         for name, value in line.items():
-            found.setdefault(name, []).append(value)
-    return table_like(found, X)
+            columns.setdefault(name, []).append(value)
+    return table_like(columns, X)
 
 
 def vanishing_l2(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -148,9 +161,9 @@ def vanishing_l2(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> f
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotConvergedWarning)
         plain.fit(X, y, sample_weight)
-    observed = plain._read(X, y, sample_weight)
-    with plain._engine.bind(plain._objective(plain.fitted_), observed.dyads) as problem:
-        dyads, slopes = problem.score_gradients(plain.fitted_.uncentred().astype(np.float64))
+    problem, theta = plain.problem(X, y, sample_weight)
+    with problem:
+        dyads, slopes = problem.score_gradients(theta)
     if plain._ordered:
         values = numeric_values(plain.classes_)
         slopes = np.column_stack([slopes, slopes @ ((values - values.mean()) / values.std())])

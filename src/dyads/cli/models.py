@@ -144,7 +144,8 @@ def predict(
 
     from dyads.data.files import open_writer, read_batches
     from dyads.data.labels import numeric_values
-    from dyads.model.loss import median
+    from dyads.model.loss import median, mode
+    from dyads.predictions import without_nan
 
     console.check_table_output(output, force)
     model = load_model(model_file)
@@ -160,24 +161,26 @@ def predict(
         raise InputError(f"A column of ids is called {taken.pop()!r}, as one of predictions is: expected another name.")
     values = numeric_values(model.classes_)
     done = unknown = 0
-    decisions = {"label": model.decide, "mode": lambda proba: proba.argmax(axis=1), "median": median}
+    decisions = {"mode": mode, "median": median}
     with warnings.catch_warnings(), console.bar("Predicting") as move, open_writer(output, kept) as write:
         # Each batch would warn of its own: what all have is said once, below.
         warnings.simplefilter("ignore", UnknownIdWarning)
         for batch in batches:
-            pairs = batch.select(model.columns_)
-            proba = model.predict_proba(pairs, **features)
-            columns = {name: batch[name] for name in kept}
+            predictions = model.predictions(batch.select(model.columns_), **features)
+            proba, columns = predictions.proba, {name: batch[name] for name in kept}
             if "proba" in wanted:
                 columns |= {f"p_{label}": proba[:, code] for code, label in enumerate(model.classes_)}
+            if "label" in wanted:
+                columns["label"] = _label_column(model.classes_, predictions.codes)
             for name, decide in decisions.items():
                 if name in wanted:
-                    columns[name] = _label_column(model.classes_, decide(np.nan_to_num(proba)), proba)
+                    codes = without_nan(decide(np.nan_to_num(proba)), proba)
+                    columns[name] = _label_column(model.classes_, codes)
             if "mean" in wanted:
                 columns["mean"] = proba @ values
             write(pa.table(columns))
             done += batch.num_rows
-            unknown += int((model.support(pairs) == 0).any(axis=1).sum())
+            unknown += int((predictions.least_support == 0).sum())
             move(done, None, f"{done:,} pairs")
     if unknown:
         console.say(f"{unknown:,} of {done:,} pairs have an id without labels in training: unknown={model.unknown!r}.")
@@ -221,12 +224,12 @@ def recommend(
     output: Output = "-",
     force: Force = False,
 ) -> None:
-    """The best columns for rows: a table of row, col, rank, value."""
+    """The best columns for rows: a table of the ids, under their own names, rank and value."""
     from dyads.data.files import open_writer
 
     console.check_table_output(output, force)
     model = load_model(model_file)
-    vocabularies = model.fitted_.vocabularies
+    vocabularies = model.fitted_.known.vocabularies
     if rows is not None and id:
         raise Usage("Got both --rows and --id: expected one of them.")
     if (relation is not None) != (len(vocabularies) > 2):
@@ -263,7 +266,7 @@ def explain(
     col_features: ColFeatures = None,
     force: Force = False,
 ) -> None:
-    """What each part adds to the log-odds of every label: a tidy table of dyad, label, part, value."""
+    """What each part adds to the log-odds of every label: a tidy table of dyad, the ids, label, part and value."""
     from dyads import report
     from dyads.data.files import open_writer, read_table
 
@@ -298,9 +301,8 @@ def fold_in(
     X, y, sample_weight = read_labelled(model, data, label, weight)
     before = len(model.row_ids_), len(model.col_ids_)
     with console.warned(), console.bar("Folding in"):
-        grown = model.fold_in(X, y, sample_weight, side=side, **new_features(model, row_features, col_features))
-        grown.save(output)
-    new = len(grown.row_ids_) - before[0], len(grown.col_ids_) - before[1]
+        model.fold_in(X, y, sample_weight, side=side, **new_features(model, row_features, col_features)).save(output)
+    new = len(model.row_ids_) - before[0], len(model.col_ids_) - before[1]
     console.say(f"{new[0]:,} new rows and {new[1]:,} new columns; written to {output}.")
 
 
@@ -330,7 +332,7 @@ def calibrate(
 def info(model_file: Model, as_json: Json = False) -> None:
     """What is in a model file."""
     model = load_model(model_file)
-    fitted = model.fitted_
+    record = model.fitted_
     found = {
         "file": str(model_file),
         "bytes": model_file.stat().st_size,
@@ -339,17 +341,17 @@ def info(model_file: Model, as_json: Json = False) -> None:
         "rows": len(model.row_ids_),
         "columns": len(model.col_ids_),
         "names of their columns": _names(model),
-        "relations": len(model.relation_ids_) if len(fitted.vocabularies) > 2 else 0,
-        "structure": type(fitted.structure).__name__.lower(),
+        "relations": len(model.relation_ids_) if len(record.known.vocabularies) > 2 else 0,
+        "structure": type(record.parts.structure).__name__.lower(),
         "rank": model.rank,
-        "loss": type(fitted.loss).__name__.lower(),
-        "features": {side: getattr(fitted, f"{side}s").n_features for side in ("row", "col")},
+        "loss": type(record.parts.loss).__name__.lower(),
+        "features": {side: getattr(record.known, f"{side}s").n_features for side in ("row", "col")},
         "weights": model.n_parameters_,
         "solver": model.solver_,
         "iterations": model.n_iter_,
         "converged": model.converged_,
-        "draws" if fitted.is_posterior else "models": len(fitted.every),
-        "calibrated": fitted.calibrator is not None,
+        "draws" if record.is_posterior else "models": len(record.draws),
+        "calibrated": record.calibrator is not None,
         "unknown ids": model.unknown,
     }
     _show_facts(found, as_json)
@@ -445,16 +447,16 @@ def read_labelled(model: Any, data: str, label: str, weight: str | None) -> tupl
 
 
 def _names(model: Any) -> list[str]:
-    return [vocabulary.name for vocabulary in model.fitted_.vocabularies]
+    return [vocabulary.name for vocabulary in model.fitted_.known.vocabularies]
 
 
 def _id_types(model: Any) -> dict[str, Any]:
-    return {vocabulary.name: vocabulary.ids.type for vocabulary in model.fitted_.vocabularies}
+    return {vocabulary.name: vocabulary.ids.type for vocabulary in model.fitted_.known.vocabularies}
 
 
 def _types(model: Any) -> dict[str, Any]:
     """The types of the columns of pairs that the model knows: those of ids and of features of pairs."""
-    encoder = model.fitted_.dyad_encoder
+    encoder = model.fitted_.known.dyad_encoder
     return ({} if encoder is None else encoder.types) | _id_types(model)
 
 
@@ -479,7 +481,7 @@ def new_features(model: Any, row_features: str | None, col_features: str | None)
     for side, path, (ids, kind) in zip(
         ("row", "col"), (row_features, col_features), _id_types(model).items(), strict=False
     ):
-        encoder = getattr(model.fitted_, f"{side}s").encoder
+        encoder = getattr(model.fitted_.known, f"{side}s").encoder
         types = {} if encoder is None else encoder.types
         found[f"{side}_features"] = None if path is None else _features(path, ids, kind, types)
     return found
@@ -512,11 +514,11 @@ def _reference(text: str, y: Any) -> Any:
     return None if text == "none" else {str(each): each for each in y.unique().to_pylist()}.get(text, text)
 
 
-def _label_column(classes: Any, codes: Any, proba: Any) -> Any:
-    """Predicted labels; none where probabilities are NaN."""
+def _label_column(classes: Any, codes: Any) -> Any:
+    """Predicted labels; none of negative codes."""
     import pyarrow as pa
 
-    return pa.array(classes[codes], mask=np.isnan(proba).any(axis=1))
+    return pa.array(classes[codes], mask=codes < 0)
 
 
 def _show_facts(found: dict[str, Any], as_json: bool) -> None:

@@ -144,10 +144,11 @@ def read_dyads(
     """Look up dyads in the vocabularies of a model (rows, columns and, if any, relations); unknown ids are negative.
 
     Columns are found by the names they had when the model was fitted, and by their place among `columns`, the names of
-    the table then, only where one of the two tables has no names. Returns the codes, and the features of the dyads, a
-    sparse matrix, where the model has an `encoder` for such.
+    the table then, only where one of the two tables has no names. Further columns of a table with names are ignored, so
+    that a table of recommendations is a table of dyads. Returns the codes, and the features of the dyads, a sparse
+    matrix, where the model has an `encoder` for such.
     """
-    values = _named_as(named_values(X), columns)
+    values = _columns_of_fit(X, columns)
     names = [vocabulary.name for vocabulary in vocabularies]
     codes = [vocabulary.encode(_read_ids(values, name)) for vocabulary, name in zip(vocabularies, names, strict=True)]
     further = _further_columns(values, names)
@@ -155,6 +156,19 @@ def read_dyads(
     if len(set(lengths)) > 1:
         raise InputError(f"The columns have the lengths {lengths}: expected the same.")
     return codes, None if encoder is None else encoder.encode_columns(further)
+
+
+def read_ids(X: Any, names: Sequence[str], columns: Sequence[str]) -> list[pa.Array]:
+    """The ids of dyads, in columns found as `read_dyads` finds them; `names` are those of the fit."""
+    values = _columns_of_fit(X, columns)
+    return [_read_ids(values, name) for name in names]
+
+
+def _columns_of_fit(X: Any, columns: Sequence[str]) -> dict[str, Any]:
+    values = named_values(X)
+    if set(columns) < set(values) and not _unnamed(list(values)):
+        return {name: values[name] for name in columns}
+    return _named_as(values, columns)
 
 
 def _named_as(values: dict[str, Any], columns: Sequence[str]) -> dict[str, Any]:

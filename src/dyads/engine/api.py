@@ -17,11 +17,11 @@ import numpy as np
 
 from dyads.data.dyads import Dyads
 from dyads.data.vocabulary import Codes
-from dyads.model.fitted import Fitted
 from dyads.model.objective import Objective
 from dyads.model.parameters import Blocks, Role
 from dyads.model.penalty import Counts
 from dyads.model.prior import Learnt, Moments
+from dyads.model.record import Model
 from dyads.model.streams import Key
 from dyads.model.structure import Structure
 
@@ -187,16 +187,17 @@ class Engine(Protocol):
         """
         ...
 
-    def scores(self, model: Fitted, codes: Sequence[Codes], features: Any = None) -> Array:
+    def scores(self, models: Sequence[Model], codes: Sequence[Codes], features: Any = None) -> Array:
         """Score dyads (n, n_labels) in double precision; the softmax of the scores is the probabilities.
 
         The scores of an entity without labels, and of an unknown one, of code -1, are the log of the mean of its
-        probabilities over what its own block may be; several models are averaged in the same way. `codes` : of rows,
-        columns and, if there are several, relations. `features` : sparse (n, n_features), those of the dyads.
+        probabilities over what its own block may be; several models, the draws of one record, are averaged in the same
+        way. `codes` : of rows, columns and, if there are several, relations. `features` : sparse (n, n_features), those
+        of the dyads.
         """
         ...
 
-    def top(self, model: Fitted, query: Query) -> tuple[Array, Array]:
+    def top(self, models: Sequence[Model], query: Query) -> tuple[Array, Array]:
         """The `n` candidates of greatest expected value sum_y p_y values_y for each row, best first.
 
         Returns their places among the candidates (n_rows, n), -1 where there are fewer, and the values (n_rows, n).

@@ -26,10 +26,10 @@ from dyads.engine.descent import CellData, HostDescent
 from dyads.engine.orders import Bounds, Orders, Run, even_tasks
 from dyads.engine.passes import col_sums, loss_pass, row_sums
 from dyads.engine.updates import HostUpdates
-from dyads.model.fitted import Fitted
 from dyads.model.objective import Objective
 from dyads.model.parameters import Blocks
 from dyads.model.penalty import Counts
+from dyads.model.record import Model
 from dyads.model.structure import Structure
 from dyads.settings import Setting
 
@@ -85,13 +85,13 @@ class CPU(Setting):
     def bind(self, objective: Objective, dyads: Dyads, counts: Counts | None = None) -> "Host":
         return Host(objective, Bound(objective, dyads, counts, Threads(self.n_threads())))
 
-    def scores(self, model: Fitted, codes: Sequence[Codes], features: Any = None) -> Array:
+    def scores(self, models: Sequence[Model], codes: Sequence[Codes], features: Any = None) -> Array:
         with self._run() as run:
-            return scoring.scores(model, codes, features, run)
+            return scoring.scores(models, codes, features, run)
 
-    def top(self, model: Fitted, query: Query) -> tuple[Array, Array]:
+    def top(self, models: Sequence[Model], query: Query) -> tuple[Array, Array]:
         with self._run() as run:
-            return scoring.top(model, query, run)
+            return scoring.top(models, query, run)
 
     def block_scores(self, structure: Structure, blocks: Blocks, codes: Sequence[Codes], offset: Array) -> Array:
         with self._run() as run:

@@ -12,9 +12,9 @@ from dyads.engine.bundles import ABSENT, add, relation_at
 from dyads.engine.compiled import jitable, kernel
 from dyads.engine.orders import Bounds, Run, even_tasks
 from dyads.metrics import log_proba
-from dyads.model.fitted import Fitted
 from dyads.model.loss import add_probabilities, expected, link, log_mean
 from dyads.model.parameters import Blocks
+from dyads.model.record import Model
 from dyads.model.structure import Structure, score
 
 Array = np.ndarray[Any, Any]
@@ -44,7 +44,7 @@ class New(NamedTuple):
     row, col : (n + 1,) which rows and columns these are; the last flag is that of unknown ones, of code -1
     unknown_row, unknown_col : (size,) the blocks of unknown ones
     row_spread, col_spread : (n_draws, size) what is added to the block of a new one
-    row_met, col_met : (n, n_labels) what a known one adds to its scores with a new one; or empty
+    row_shift, col_shift : (n, n_labels) what a known one adds to its scores with a new one; or empty
     """
 
     row: Any
@@ -53,24 +53,24 @@ class New(NamedTuple):
     unknown_col: Any
     row_spread: Any
     col_spread: Any
-    row_met: Any
-    col_met: Any
+    row_shift: Any
+    col_shift: Any
 
     @classmethod
-    def of(cls, model: Fitted) -> "New":
+    def of(cls, model: Model) -> "New":
         spreads = (
-            np.ascontiguousarray(entities.spread, block.dtype)
-            for entities, block in zip((model.rows, model.cols), model.effective, strict=False)
+            np.ascontiguousarray(population.spread, block.dtype)
+            for population, block in zip(model.populations, model.effective[:2], strict=True)
         )
-        met = (np.ascontiguousarray(entities.met) for entities in (model.rows, model.cols))
-        return cls(*model.new, model.unknown.row[0], model.unknown.col[0], *spreads, *met)
+        shifts = (np.ascontiguousarray(population.partner_shift) for population in model.populations)
+        return cls(*model.new, model.unknown.row[0], model.unknown.col[0], *spreads, *shifts)
 
     @classmethod
     def none(cls, blocks: Blocks, n_labels: int) -> "New":
         """Every entity is known."""
-        flags, met = np.zeros(max(map(len, blocks[:2])) + 1, np.bool_), np.empty((0, n_labels))
+        flags, shift = np.zeros(max(map(len, blocks[:2])) + 1, np.bool_), np.empty((0, n_labels))
         sizes = blocks.row.shape[1], blocks.col.shape[1]
-        return cls(flags, flags, *map(np.empty, sizes), *(np.empty((0, size)) for size in sizes), met, met)
+        return cls(flags, flags, *map(np.empty, sizes), *(np.empty((0, size)) for size in sizes), shift, shift)
 
 
 class ScoreWork(NamedTuple):
@@ -116,15 +116,14 @@ def score_pass(structure, blocks, pairs, new, bounds, work, S):  # type: ignore[
 def score_draw(structure, x, z, h, r, c, new, m, work):  # type: ignore[no-untyped-def]
     """Add to work.s the scores of a row's block x and a column's z of which one or both are new, in draw m.
 
-    If both are new, draw m of the row goes with draw n_draws - 1 - m of the column: both come from one dyad. If one is,
-    the other adds what it has `met`.
+    If both are new, their draws are paired as `Population` says. If one is, the other adds its partner shift.
     """
     vary(x, new.row[r], new.row_spread[m], work.a)
     vary(z, new.col[c], new.col_spread[new.row_spread.shape[0] - 1 - m if new.row[r] else m], work.b)
-    if new.row[r] and not new.col[c] and new.col_met.shape[0]:
-        add(work.s, new.col_met[c])
-    elif new.col[c] and not new.row[r] and new.row_met.shape[0]:
-        add(work.s, new.row_met[r])
+    if new.row[r] and not new.col[c] and new.col_shift.shape[0]:
+        add(work.s, new.col_shift[c])
+    elif new.col[c] and not new.row[r] and new.row_shift.shape[0]:
+        add(work.s, new.row_shift[r])
     score(structure, work.a, work.b, h, work.s)
 
 
@@ -192,14 +191,18 @@ def top_pass(structure, blocks, asked, new, bounds, work, skip, top, at):  # typ
             skip[asked.excluded[j]] = False
 
 
-def scores(model: Fitted, codes: Sequence[Codes], features: Any, run: Run) -> Array:
+def scores(models: Sequence[Model], codes: Sequence[Codes], features: Any, run: Run) -> Array:
     """See `api.Engine.scores`."""
+    if len(models) == 1:
+        return _scores(models[0], codes, features, run)
+    total = np.zeros((len(codes[0]), models[0].structure.n_labels))
+    for model in models:
+        total += link(_scores(model, codes, features, run))
+    return log_proba(total / len(models))
+
+
+def _scores(model: Model, codes: Sequence[Codes], features: Any, run: Run) -> Array:
     n_labels = model.structure.n_labels
-    if model.members:
-        total = np.zeros((len(codes[0]), n_labels))
-        for member in model.every:
-            total += link(scores(member, codes, features, run))
-        return log_proba(total / len(model.every))
     first = model.layout.first_scores(model.theta, Side(dyad=features))
     out = np.zeros((len(codes[0]), n_labels)) if first is None else first.astype(np.float64, copy=False)
     blocks = model.effective
@@ -225,15 +228,16 @@ def _score(structure: Structure, blocks: Blocks, pairs: Pairs, new: New, out: Ar
     run(part, even_tasks(0, len(pairs.row)))
 
 
-def top(model: Fitted, query: Query, run: Run) -> tuple[Array, Array]:
+def top(models: Sequence[Model], query: Query, run: Run) -> tuple[Array, Array]:
     """See `api.Engine.top`. Nothing larger than the answer, and the scores of a task, is kept in memory."""
     values, at = np.full((len(query.rows), query.n), -np.inf), np.full((len(query.rows), query.n), -1)
     size = max(1, TOP_CELLS // max(1, len(query.cols)))
     tasks = [(i, min(i + size, len(query.rows))) for i in range(0, len(query.rows), size)]
-    if model.members:
+    if len(models) > 1:
         for bounds in tasks:
-            _top_of_many(model, query, bounds, values, at, run)
+            _top_of_many(models, query, bounds, values, at, run)
         return at, values
+    (model,) = models
     asked, new = Candidates.of(query), New.of(model)
 
     def part(bounds: Bounds) -> None:
@@ -244,13 +248,13 @@ def top(model: Fitted, query: Query, run: Run) -> tuple[Array, Array]:
     return at, values
 
 
-def _top_of_many(model: Fitted, query: Query, bounds: Bounds, values: Array, at: Array, run: Run) -> None:
+def _top_of_many(models: Sequence[Model], query: Query, bounds: Bounds, values: Array, at: Array, run: Run) -> None:
     """`top` of averaged models for some rows: the scores of all columns of each."""
     rows, (start, excluded) = query.rows[bounds[0] : bounds[1]], query.excluded
     codes = [np.repeat(rows, len(query.cols)), np.tile(query.cols, len(rows))]
-    if model.relations is not None:
+    if models[0].known.relations is not None:
         codes.append(np.full(len(codes[0]), query.relation))
-    worth = (link(scores(model, codes, None, run)) @ query.values).reshape(len(rows), len(query.cols))
+    worth = (link(scores(models, codes, None, run)) @ query.values).reshape(len(rows), len(query.cols))
     for i, line in enumerate(worth, bounds[0]):
         line[excluded[start[i] : start[i + 1]]] = -np.inf
         best = np.argsort(-line, kind="stable")[: query.n]

@@ -1,0 +1,79 @@
+"""The trained record: one copy of what is known, however many draws."""
+
+import copy
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dyads import Gibbs, LFLClassifier, LFLLink, SideInformation
+from dyads.data.side import Encoder
+from shop import ITEMS, USERS, X, Y
+
+PAIRS = pd.DataFrame([(f"n{i}", f"n{j}") for i in range(9) for j in range(i)], columns=["source", "target"])
+LINKED = (PAIRS["source"].str[1:].astype(int) + PAIRS["target"].str[1:].astype(int)).to_numpy() % 2
+NODES = pd.DataFrame({"node": [f"n{i}" for i in range(9)], "size": np.arange(9.0)})
+
+
+@pytest.fixture
+def encoded(monkeypatch):
+    """The tables that encoders were given."""
+    tables, encode = [], Encoder.encode
+
+    def counted(encoder, features):
+        tables.append(features)
+        return encode(encoder, features)
+
+    monkeypatch.setattr(Encoder, "encode", counted)
+    return tables
+
+
+@pytest.mark.parametrize("choices", [{"n_models": 3}, {"solver": Gibbs(sweeps=12)}], ids=["ensemble", "gibbs"])
+def test_features_of_a_call_are_encoded_once_however_many_draws(choices, encoded):
+    model = LFLClassifier(
+        rank=1, l2=0.5, features=SideInformation(row=USERS, col=ITEMS), random_state=0, **choices
+    ).fit(X, Y)
+    assert len(model.fitted_.draws) > 2
+    encoded.clear()
+    model.predict_proba(X[:5], row_features=USERS[:3], col_features=ITEMS[:3])
+    assert len(encoded) == 2
+    model.predict_proba(X[:5], row_features=USERS[:3])
+    assert len(encoded) == 3
+
+
+def test_features_of_nodes_are_encoded_once_for_both_roles(encoded):
+    model = LFLLink(rank=1, l2=0.01, n_models=2, features=SideInformation(row=NODES), random_state=0).fit(PAIRS, LINKED)
+    encoded.clear()
+    model.predict_proba(PAIRS[:5], row_features=NODES[:2])
+    assert len(encoded) == 1
+
+
+def test_rows_and_columns_of_one_id_set_are_views_of_one_object():
+    known = (
+        LFLLink(rank=1, l2=0.01, features=SideInformation(row=NODES), random_state=0).fit(PAIRS, LINKED).fitted_.known
+    )
+    assert known.sets == (known.rows,)
+    for field in dataclasses.fields(known.rows):
+        row, col = getattr(known.rows, field.name), getattr(known.cols, field.name)
+        assert row is col or (field.name == "ids" and row.ids is col.ids)
+    assert [vocabulary.name for vocabulary in known.vocabularies] == ["source", "target"]
+
+
+def test_a_record_that_grows_leaves_the_old_one_as_it_is():
+    model = LFLClassifier(rank=1, l2=0.5, n_models=2, unknown="mean", random_state=0).fit(X, Y)
+    record, before = model.fitted_, model.predict_proba(X)
+    folded = copy.copy(model).fold_in(X[:4].assign(user="new"), Y[:4])
+    assert len(folded.fitted_.known.rows) == len(record.known.rows) + 1
+    assert all(trained.known is folded.fitted_.known for trained in folded.fitted_.models)
+    assert all(len(draw.rows.predictions) == len(folded.fitted_.known.rows) for draw in folded.fitted_.draws)
+    assert model.fitted_ is record
+    np.testing.assert_array_equal(model.predict_proba(X), before)
+
+
+def test_a_record_is_built_by_names_alone():
+    record = LFLClassifier(rank=1, l2=0.5, random_state=0).fit(X, Y).fitted_
+    for part in (record, record.parts, record.known, record.known.rows, record.draws[0], record.draws[0].rows):
+        values = [getattr(part, field.name) for field in dataclasses.fields(part)]
+        with pytest.raises(TypeError, match="positional"):
+            type(part)(*values)
