@@ -103,9 +103,8 @@ def by_regime(
         if ordered:
             values = values_of(truth[chosen], classes), values_of(predicted[chosen], classes)
             line["mean_absolute_error"] = metrics.mean_absolute_error(*values, share)
-            line["root_mean_squared_error"] = metrics.root_mean_squared_error(
-                values[0], predictions.mean[chosen], share
-            )
+            mean = predictions.mean[chosen]
+            line["root_mean_squared_error"] = metrics.root_mean_squared_error(values[0], mean, share)
         for name, value in line.items():
             columns.setdefault(name, []).append(value)
     return columns
