@@ -15,8 +15,8 @@ import numpy as np
 from core import main, rounded
 
 from dyads import Features, Gibbs, LFLClassifier, LFLOrdinal, LFLOrdinalCV, SideInformation, metrics
-from dyads.datasets import ratings
-from dyads.tasks import TASKS
+from dyads.datasets import published as ratings
+from dyads.paper.tasks import TASKS
 
 HERE = Path(__file__).parent
 

@@ -27,7 +27,7 @@ def solver_settings(name, **settings):
 def sgd():
     """ML-1M, rank 5: an epoch of SGD."""
     from dyads import LFLOrdinal
-    from dyads.datasets.ratings import movielens_1m
+    from dyads.datasets.published import movielens_1m
 
     data = movielens_1m()
     return LFLOrdinal(rank=5, random_state=0, **solver_settings("SGD", max_iter=6, tol=0.0)).fit(data.X, data.y)
@@ -36,7 +36,7 @@ def sgd():
 def sweep():
     """ML-100K, rank 16: a sweep of the sampler."""
     from dyads import LFLOrdinal
-    from dyads.datasets.ratings import movielens_100k
+    from dyads.datasets.published import movielens_100k
 
     data = movielens_100k()
     return LFLOrdinal(rank=16, random_state=0, **solver_settings("Gibbs", sweeps=12)).fit(data.X, data.y)

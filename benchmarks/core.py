@@ -23,7 +23,7 @@ from dyads.errors import MissingDataError
 def sgd_speed():
     """ML-1M, rank 5, five labels, SGD on one core: seconds per million dyads and epoch, median of 8 epochs."""
     from dyads import LFLClassifier
-    from dyads.datasets.ratings import movielens_1m
+    from dyads.datasets.published import movielens_1m
 
     data, seconds = movielens_1m(), {}
     for n_jobs in (1, 2):
@@ -45,7 +45,7 @@ def memory():
 
 def peak_of_a_fit(times):
     from dyads import LFLClassifier
-    from dyads.datasets.ratings import movielens_1m
+    from dyads.datasets.published import movielens_1m
 
     data = movielens_1m()
     X, y = {name: np.tile(column, int(times)) for name, column in data.X.items()}, np.tile(data.y, int(times))

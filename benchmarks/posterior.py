@@ -14,10 +14,10 @@ from accuracy import columns, rated
 from core import main, rounded
 
 from dyads import CPU, Gibbs, LFLClassifier, LFLOrdinal
-from dyads.datasets import ratings
+from dyads.datasets import published as ratings
 from dyads.engine import posterior
 from dyads.errors import NotConvergedWarning, UnknownIdWarning
-from dyads.model.prior import Learnt
+from dyads.model.objective import BlockPrior
 
 
 def u3():
@@ -104,7 +104,7 @@ def standard_normal(n, size, rng):
 
 def from_prior(n, size, rng):
     """Own blocks of n entities, drawn from their prior and that from its own."""
-    return Learnt.from_hyperprior(size, rng).blocks(n, rng)
+    return BlockPrior.from_hyperprior(size, rng).blocks(n, rng)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,10 @@ import numpy as np
 from core import main, rounded
 
 from dyads import LFLClassifier, LFLClassifierCV, LFLOrdinal, LFLOrdinalCV, SideInformation, metrics, propensity
-from dyads.datasets import ratings
+from dyads.datasets import published as ratings
 from dyads.datasets.sources import find
 from dyads.datasets.synthetic import make_nominal
-from dyads.tasks import TASKS
+from dyads.paper.tasks import TASKS
 
 
 def arrays(data):

@@ -14,7 +14,7 @@ from core import main, rounded
 from scipy import sparse
 
 from dyads import LBFGS, Features, LFLClassifier, LFLOrdinal, Newton, SideInformation, metrics
-from dyads.datasets import ratings
+from dyads.datasets import published as ratings
 from dyads.datasets.sources import find
 from dyads.engine import CPU
 from dyads.errors import UnknownIdWarning
@@ -147,7 +147,7 @@ def new_books():
     report = {name: {"MAE": absolute.mean(), "log-loss": log.mean()} for name, (absolute, log) in found.items()}
     report["overall mean"] = {"MAE": np.abs(y.mean() - truth).mean()}
     report["mean of the user"] = {"MAE": np.abs(mean - truth).mean()}
-    return rounded(report) | {"features": model.fitted_.known.cols.n_features, "seconds of the fit": round(seconds, 1)}
+    return rounded(report) | {"features": model.record_.known.cols.n_features, "seconds of the fit": round(seconds, 1)}
 
 
 def implicit():

@@ -9,7 +9,8 @@ import numpy as np
 from core import main, rounded
 
 from dyads import L2, LFLClassifier, LFLLink, LFLOrdinal, LFLRelational, metrics, pairs_from_graph
-from dyads.datasets import links, ratings
+from dyads.datasets import published as links
+from dyads.datasets import published as ratings
 
 
 def hold_out(n, share, seed):

@@ -4,12 +4,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dyads.data.dyads import Dyads
-from dyads.data.vocabulary import Vocabulary
+from dyads.data.codes import Vocabulary
+from dyads.data.dyads import Counts, Dyads
 from dyads.model.loss import Absolute, AllThreshold, Brier, Hinge, Log, Squared
-from dyads.model.objective import Objective
+from dyads.model.objective import Objective, Penalty
 from dyads.model.parameters import Layout
-from dyads.model.penalty import Counts, Penalty
 from dyads.model.record import Draw, Entities, Known, Parts, Record
 from dyads.model.structure import Bilinear, Diagonal, Directed, Stereotype
 

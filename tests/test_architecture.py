@@ -105,8 +105,8 @@ def test_the_products_of_the_model_itself_are_seen():
 
 MOST_PARAMETERS = 12
 MANY_PARAMETERS = {
-    ("lfl.py", "__init__"): "the constructor of the estimators",
-    ("selection.py", "__init__"): "the same parameters, and those of the search",
+    ("estimators/lfl.py", "__init__"): "the constructor of the estimators",
+    ("estimators/selection.py", "__init__"): "the same parameters, and those of the search",
     ("cli/models.py", "fit"): "the options of the command that are not settings",
 }
 """Who may have more, and why."""
@@ -160,28 +160,28 @@ REPLACING = {"dict", "replace", "_replace", "set_params"}
 FILE, STUDY = "fields by the names under which a file holds them", "what a file of experiments says"
 GIVEN = "the tables of features that were given, and no others"
 MAPPINGS_IN_CALLS = {
-    ("artifact.py", "Parts"): FILE,
-    ("artifact.py", "Population"): FILE,
-    ("artifact.py", "kind"): FILE,
+    ("trained/artifact.py", "Parts"): FILE,
+    ("trained/artifact.py", "Population"): FILE,
+    ("trained/artifact.py", "kind"): FILE,
     ("engine/compiled.py", "njit"): "the options all kernels are compiled with",
-    ("estimators.py", "ESTIMATORS"): FILE,
-    ("experiment.py", "Case"): STUDY,
-    ("experiment.py", "Experiment"): STUDY,
-    ("experiment.py", "Method"): STUDY,
-    ("experiment.py", "TASKS"): STUDY,
-    ("experiment.py", "WRAPPERS"): STUDY,
-    ("selection.py", "_plain"): "the parameters that both estimators have",
-    ("choices.py", "kinds"): FILE,
+    ("estimators/kinds.py", "ESTIMATORS"): FILE,
+    ("paper/experiment.py", "Case"): STUDY,
+    ("paper/experiment.py", "Experiment"): STUDY,
+    ("paper/experiment.py", "Method"): STUDY,
+    ("paper/experiment.py", "TASKS"): STUDY,
+    ("paper/experiment.py", "WRAPPERS"): STUDY,
+    ("estimators/selection.py", "_plain"): "the parameters that both estimators have",
+    ("estimators/settings.py", "kinds"): FILE,
     ("cli/models.py", "evaluate"): GIVEN,
     ("cli/models.py", "explain"): GIVEN,
     ("cli/models.py", "fold_in"): GIVEN,
     ("cli/models.py", "predictions"): GIVEN,
     ("cli/models.py", "recommend"): GIVEN,
-    ("cli/studies.py", "report_page"): GIVEN,
-    ("page.py", "explain"): GIVEN,
-    ("page.py", "predict_proba"): GIVEN,
-    ("predictions.py", "predict"): GIVEN,
-    ("predictions.py", "predict_proba"): GIVEN,
+    ("cli/app.py", "report_page"): GIVEN,
+    ("report/page.py", "explain"): GIVEN,
+    ("report/page.py", "predict_proba"): GIVEN,
+    ("trained/predictions.py", "predict"): GIVEN,
+    ("trained/predictions.py", "predict_proba"): GIVEN,
 }
 """Where a call is given `**mapping`, and why."""
 

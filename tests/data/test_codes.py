@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dyads.data.labels import codes_of, encode_labels, numeric_values, values_of
+from dyads.data.codes import UNKNOWN, Vocabulary, codes_of, encode_labels, numeric_values, values_of
 from dyads.data.tables import read_column
-from dyads.data.vocabulary import UNKNOWN, Vocabulary
 from dyads.errors import DtypeError, InputError
 
 # Years that Arrow keeps in nanoseconds too.

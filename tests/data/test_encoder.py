@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dyads.data.side import LARGEST, Encoder, Features
+from dyads.data.features import LARGEST, Encoder, Features
 
 WORDS = st.text(max_size=2)
 NUMBERS = st.floats(-LARGEST / 2, LARGEST / 2) | st.sampled_from([0.0, 1e-170, 1e-300, 5.0])

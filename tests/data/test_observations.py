@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from dyads.data.features import Features
 from dyads.data.observations import (
     SideTables,
     check_undirected,
@@ -12,7 +13,6 @@ from dyads.data.observations import (
     read_observations,
     read_pairs,
 )
-from dyads.data.side import Features
 from dyads.errors import InputError
 
 X = {"who": ["ann", "bob", "ann"], "what": [7, 7, 8], "where": ["tv", "web", "tv"], "price": [1.0, 2.0, 3.0]}

@@ -11,10 +11,9 @@ import pyarrow as pa
 import pytest
 import scipy.sparse
 
+from dyads.data.codes import Vocabulary, encode_labels, numeric_values
 from dyads.data.dyads import Dyads, narrow
-from dyads.data.labels import encode_labels, numeric_values
 from dyads.data.tables import named_values, read_column
-from dyads.data.vocabulary import Vocabulary
 from dyads.errors import DtypeError, InputError
 
 

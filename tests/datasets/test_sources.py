@@ -9,7 +9,11 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from dyads.datasets import digits, links, ratings, sources, votes
+from dyads.datasets import published as digits
+from dyads.datasets import published as links
+from dyads.datasets import published as ratings
+from dyads.datasets import published as votes
+from dyads.datasets import sources
 from dyads.errors import DyadsError, MissingDataError
 from made_up_data import N, make_folder
 

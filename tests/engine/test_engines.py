@@ -10,8 +10,8 @@ import pytest
 from dyads.data.dyads import Dyads
 from dyads.engine import CPU, ENGINES, Query, descent, host, orders, passes
 from dyads.model.loss import Log, link
+from dyads.model.objective import BlockPrior
 from dyads.model.parameters import Layout
-from dyads.model.prior import Learnt
 from dyads.model.streams import Key, Stream
 from dyads.model.structure import Bilinear
 from dyads.solve import SOLVERS
@@ -63,7 +63,7 @@ def test_gradient_matches_central_differences(engine, structure, loss, scaling):
 
 def standard_prior(objective, role):
     size = objective.layout.sizes[role.place]
-    return Learnt(np.zeros(size), np.eye(size), np.ones(size))
+    return BlockPrior(np.zeros(size), np.eye(size), np.ones(size))
 
 
 FEW = [STRUCTURES[1], STRUCTURES[4], pytest.param(STRUCTURES[6], marks=pytest.mark.slow)]
@@ -194,7 +194,7 @@ def test_permuting_labels_permutes_value_and_gradient(engine, structure, loss):
     dyads = dyads_for(structure)
     order = np.array([2, 0, 3, 1])
     place = np.argsort(order)
-    free = [y for y in range(4) if y != structure.base]
+    free = [y for y in range(4) if y != structure.reference]
     free_order = [free.index(y) for y in order if y in free]
     shared_by_labels = {"row_factors", "col_factors", "node_factors"} if "phi" in shared_names(structure) else set()
 
@@ -209,10 +209,10 @@ def test_permuting_labels_permutes_value_and_gradient(engine, structure, loss):
     centre = np.random.default_rng(3).normal(size=layout.size)
     objective = make_objective(structure, loss, dyads, centre=centre)
     theta = random_theta(objective)
-    base = structure.base if structure.base == structure.n_labels else int(place[structure.base])
+    reference = structure.reference if structure.reference == structure.n_labels else int(place[structure.reference])
     relabelled = dataclasses.replace(dyads, label=place[dyads.label])
     renamed = loss._replace(values=loss.values[order]) if hasattr(loss, "values") else loss
-    permuted = make_objective(structure._replace(base=base), renamed, relabelled, centre=permute(centre))
+    permuted = make_objective(structure._replace(reference=reference), renamed, relabelled, centre=permute(centre))
     with engine.bind(objective, dyads) as one, engine.bind(permuted, relabelled) as other:
         value, gradient = one.value_and_gradient(theta)
         value_permuted, gradient_permuted = other.value_and_gradient(permute(theta))

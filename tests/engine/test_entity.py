@@ -100,7 +100,7 @@ def test_compiled_blocks_equal_interpreted_ones(structure, interpreted):
             solved, drawn = problem.blocks_in_turn(theta), problem.blocks_in_turn(theta)
             accepted = []
             for role in solved.roles:
-                if role == Role.SHARED and structure.base == N_LABELS:
+                if role == Role.SHARED and structure.reference == N_LABELS:
                     # Where no label is pinned, no score depends on what all label biases have in common.
                     continue
                 solved.solve(role, 3)

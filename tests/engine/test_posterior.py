@@ -9,15 +9,13 @@ from scipy.special import expit
 from scipy.stats import norm, t
 from threadpoolctl import threadpool_limits
 
-from dyads.data.dyads import Dyads, Side
+from dyads.data.dyads import Counts, Dyads, Side
 from dyads.engine import CPU, entity, posterior
 from dyads.engine.posterior import Posterior, State
 from dyads.metrics import effective_sample_size
 from dyads.model.loss import Log
-from dyads.model.objective import Objective
+from dyads.model.objective import MEAN_COUNT, SIDE_RATE, SIDE_SHAPE, BlockPrior, Objective, Penalty
 from dyads.model.parameters import Layout
-from dyads.model.penalty import Counts, Penalty
-from dyads.model.prior import MEAN_COUNT, SIDE_RATE, SIDE_SHAPE, Learnt
 from dyads.model.streams import SweepNoise
 from dyads.model.structure import Bilinear, Diagonal, Directed, Stereotype
 from problems import make_dyads, make_objective
@@ -68,7 +66,7 @@ def state_from_prior(problem, rng):
     blocks = layout.blocks(theta)
     for role in problem.roles:
         own = blocks[role.place]
-        priors.append(Learnt.from_hyperprior(own.shape[1], rng))
+        priors.append(BlockPrior.from_hyperprior(own.shape[1], rng))
         own[:] = priors[-1].blocks(len(own), rng)
     if layout.n_relations == 1:
         blocks.shared[:] = problem.shared_prior().blocks(1, rng)
@@ -208,7 +206,7 @@ def test_an_entity_without_dyads_is_drawn_from_the_prior_and_says_nothing_about_
 
 
 def test_a_state_is_its_arrays():
-    state = State(np.ones(3), (Learnt(np.ones(2), np.eye(2), np.ones(2)),), np.ones(3))
+    state = State(np.ones(3), (BlockPrior(np.ones(2), np.eye(2), np.ones(2)),), np.ones(3))
     again = State.of(state.arrays())
     assert again.priors[0].precision is state.priors[0].precision
     assert again.theta is state.theta

@@ -44,7 +44,7 @@ def cut_small():
 def identified(layout, theta):
     """Theta without what no score depends on: where no label is pinned, one number added to all label biases."""
     theta = theta.copy()
-    if layout.structure.base == layout.structure.n_labels:
+    if layout.structure.reference == layout.structure.n_labels:
         bias = layout.named(theta)["label_bias"]
         bias -= bias.mean(axis=1, keepdims=True)
     return theta

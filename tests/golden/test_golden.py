@@ -5,7 +5,7 @@ import pytest
 from compare import compare
 from figures import NAMED, PASSES, cases
 
-from dyads.estimators import ESTIMATORS
+from dyads.estimators.kinds import ESTIMATORS
 from dyads.model.loss import LOSSES, Log
 from dyads.model.structure import KINDS
 from dyads.solve import SGD, SOLVERS

@@ -113,7 +113,9 @@ def test_the_base_keeps_score_zero(structure):
     rng = np.random.default_rng(3)
     s = np.zeros(N_LABELS)
     score(structure, *(rng.normal(size=size) for size in Layout(structure, 1, 1).sizes), s)
-    assert [y for y in range(N_LABELS) if s[y] == 0] == ([structure.base] if structure.base < N_LABELS else [])
+    assert [y for y in range(N_LABELS) if s[y] == 0] == (
+        [structure.reference] if structure.reference < N_LABELS else []
+    )
 
 
 def test_rank_zero_is_the_sum_of_biases():

@@ -5,10 +5,10 @@ import pytest
 from scipy import sparse
 from scipy.stats import kstest, t
 
-from dyads.model.prior import (
+from dyads.model.objective import (
     FREEDOM,
     SPREAD,
-    Learnt,
+    BlockPrior,
     Moments,
     draw_side_precision,
     draw_side_weights,
@@ -29,7 +29,7 @@ def test_the_root_of_a_wishart_matrix_has_its_moments():
 
 def test_standard_deviations_are_half_t_and_correlations_uniform():
     rng = np.random.default_rng(1)
-    covariance = np.array([np.linalg.inv(Learnt.from_hyperprior(2, rng).precision) for _ in range(4000)])
+    covariance = np.array([np.linalg.inv(BlockPrior.from_hyperprior(2, rng).precision) for _ in range(4000)])
     deviation = np.sqrt(covariance[:, 0, 0])
     correlation = covariance[:, 0, 1] / np.sqrt(covariance[:, 0, 0] * covariance[:, 1, 1])
     assert kstest(deviation / SPREAD, lambda x: 2 * t.cdf(x, FREEDOM) - 1).pvalue > 1e-3
@@ -42,7 +42,7 @@ def test_redrawing_leaves_the_joint_distribution_as_it_is():
     rng = np.random.default_rng(2)
     before, after = [], []
     for _ in range(4000):
-        learnt = Learnt.from_hyperprior(2, rng)
+        learnt = BlockPrior.from_hyperprior(2, rng)
         moments = Moments.of(learnt.blocks(4, rng))
         for redrawn, kept in ((learnt, before), (learnt.redrawn(moments, rng), after)):
             kept.append([redrawn.precision[0, 0], redrawn.precision[0, 1], redrawn.mean[0], redrawn.scale[1]])
@@ -54,7 +54,7 @@ def test_side_weights_are_drawn_from_their_posterior():
     rng = np.random.default_rng(3)
     x, blocks = rng.normal(size=(30, 2)), rng.normal(size=(30, 3))
     root = np.tril(rng.normal(size=(3, 3))) + 2 * np.eye(3)
-    prior = Learnt(np.array([0.5, -0.5, 0.0]), root @ root.T, np.ones(3))
+    prior = BlockPrior(np.array([0.5, -0.5, 0.0]), root @ root.T, np.ones(3))
     columns, ridge = np.array([0, 2]), 1.7
     drawn = np.array([draw_side_weights(sparse.csr_array(x), blocks, prior, columns, ridge, rng) for _ in range(4000)])
     # The joint regression of all columns, written out: W has no effect on the middle one.

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from dyads import Gibbs, LFLClassifier, LFLLink, SideInformation
-from dyads.data.side import Encoder
+from dyads.data.features import Encoder
 from shop import ITEMS, USERS, X, Y
 
 PAIRS = pd.DataFrame([(f"n{i}", f"n{j}") for i in range(9) for j in range(i)], columns=["source", "target"])
@@ -34,7 +34,7 @@ def test_features_of_a_call_are_encoded_once_however_many_draws(choices, encoded
     model = LFLClassifier(
         rank=1, l2=0.5, features=SideInformation(row=USERS, col=ITEMS), random_state=0, **choices
     ).fit(X, Y)
-    assert len(model.fitted_.draws) > 2
+    assert len(model.record_.draws) > 2
     encoded.clear()
     model.predict_proba(X[:5], row_features=USERS[:3], col_features=ITEMS[:3])
     assert len(encoded) == 2
@@ -51,7 +51,7 @@ def test_features_of_nodes_are_encoded_once_for_both_roles(encoded):
 
 def test_rows_and_columns_of_one_id_set_are_views_of_one_object():
     known = (
-        LFLLink(rank=1, l2=0.01, features=SideInformation(row=NODES), random_state=0).fit(PAIRS, LINKED).fitted_.known
+        LFLLink(rank=1, l2=0.01, features=SideInformation(row=NODES), random_state=0).fit(PAIRS, LINKED).record_.known
     )
     assert known.sets == (known.rows,)
     for field in dataclasses.fields(known.rows):
@@ -62,17 +62,17 @@ def test_rows_and_columns_of_one_id_set_are_views_of_one_object():
 
 def test_a_record_that_grows_leaves_the_old_one_as_it_is():
     model = LFLClassifier(rank=1, l2=0.5, n_models=2, unknown="mean", random_state=0).fit(X, Y)
-    record, before = model.fitted_, model.predict_proba(X)
+    record, before = model.record_, model.predict_proba(X)
     folded = copy.copy(model).fold_in(X[:4].assign(user="new"), Y[:4])
-    assert len(folded.fitted_.known.rows) == len(record.known.rows) + 1
-    assert all(trained.known is folded.fitted_.known for trained in folded.fitted_.models)
-    assert all(len(draw.rows.predictions) == len(folded.fitted_.known.rows) for draw in folded.fitted_.draws)
-    assert model.fitted_ is record
+    assert len(folded.record_.known.rows) == len(record.known.rows) + 1
+    assert all(trained.known is folded.record_.known for trained in folded.record_.models)
+    assert all(len(draw.rows.predictions) == len(folded.record_.known.rows) for draw in folded.record_.draws)
+    assert model.record_ is record
     np.testing.assert_array_equal(model.predict_proba(X), before)
 
 
 def test_a_record_is_built_by_names_alone():
-    record = LFLClassifier(rank=1, l2=0.5, random_state=0).fit(X, Y).fitted_
+    record = LFLClassifier(rank=1, l2=0.5, random_state=0).fit(X, Y).record_
     for part in (record, record.parts, record.known, record.known.rows, record.draws[0], record.draws[0].rows):
         values = [getattr(part, field.name) for field in dataclasses.fields(part)]
         with pytest.raises(TypeError, match="positional"):

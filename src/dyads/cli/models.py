@@ -18,10 +18,10 @@ from dyads.cli.options import SettingsCommand, given_settings
 from dyads.data.files import as_ids, check_columns
 from dyads.errors import InputError, UnknownIdWarning
 
-KINDS = {"nominal": "LFLClassifier", "ordinal": "LFLOrdinal", "link": "LFLLink", "relational": "LFLRelational"}
+ESTIMATOR_OF = {"nominal": "LFLClassifier", "ordinal": "LFLOrdinal", "link": "LFLLink", "relational": "LFLRelational"}
 """The estimator of each kind of labels."""
 
-Kind = StrEnum("Kind", list(KINDS))
+Kind = StrEnum("Kind", list(ESTIMATOR_OF))
 Given = StrEnum("Given", ["proba", "label", "mode", "median", "mean"])
 
 Table = Annotated[str, typer.Argument(help="Table of pairs: CSV, TSV, Parquet or Arrow; - is CSV on standard input.")]
@@ -61,8 +61,8 @@ def fit(
     """Learn a model from labelled pairs."""
     import pyarrow as pa
 
-    from dyads.estimators import ESTIMATORS
-    from dyads.selection import SEARCHES
+    from dyads.estimators.kinds import ESTIMATORS
+    from dyads.estimators.selection import SEARCHES
 
     console.check_model_output(output, force)
     if (relation is not None) != (kind == "relational"):
@@ -78,7 +78,7 @@ def fit(
         raise Usage(f"--cv chooses the penalty by itself and has no use for --{option}: expected one of them.")
     if cv and checkpoint is not None:
         raise Usage("--checkpoint is for one fit, and --cv makes many: expected one of them.")
-    model = (SEARCHES if cv else ESTIMATORS)[KINDS[kind]]()
+    model = (SEARCHES if cv else ESTIMATORS)[ESTIMATOR_OF[kind]]()
     try:
         model.set_params(**settings).check_params()
     except InputError as error:
@@ -142,10 +142,10 @@ def predict(
     """
     import pyarrow as pa
 
+    from dyads.data.codes import numeric_values
     from dyads.data.files import open_writer, read_batches
-    from dyads.data.labels import numeric_values
     from dyads.model.loss import median, mode
-    from dyads.predictions import without_nan
+    from dyads.trained.predictions import without_nan
 
     console.check_table_output(output, force)
     model = load_model(model_file)
@@ -196,7 +196,7 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Judge a model by labelled pairs it has not seen: all metrics, by what was known of the ids."""
-    from dyads import selection
+    from dyads.estimators import selection
 
     model = load_model(model_file)
     X, y, sample_weight = read_labelled(model, data, label, weight)
@@ -229,7 +229,7 @@ def recommend(
 
     console.check_table_output(output, force)
     model = load_model(model_file)
-    vocabularies = model.fitted_.known.vocabularies
+    vocabularies = model.record_.known.vocabularies
     if rows is not None and id:
         raise Usage("Got both --rows and --id: expected one of them.")
     if (relation is not None) != (len(vocabularies) > 2):
@@ -332,7 +332,7 @@ def calibrate(
 def info(model_file: Model, as_json: Json = False) -> None:
     """What is in a model file."""
     model = load_model(model_file)
-    record = model.fitted_
+    record = model.record_
     found = {
         "file": str(model_file),
         "bytes": model_file.stat().st_size,
@@ -365,7 +365,7 @@ def describe(
     as_json: Json = False,
 ) -> None:
     """Look at a table of labelled pairs: what is odd in it, and what to begin with."""
-    from dyads import doctor
+    from dyads.report import doctor
 
     table, ids = _read(data, row, col, [label])
     with console.bar("Looking"):
@@ -393,7 +393,7 @@ def register(app: typer.Typer) -> None:
 
 def load_model(path: Path) -> Any:
     """The model of a file."""
-    from dyads.estimators import load
+    from dyads.estimators.kinds import load
 
     if not path.is_file():
         raise InputError(f"There is no file {path}: expected a model that `dyads fit` wrote.")
@@ -447,16 +447,16 @@ def read_labelled(model: Any, data: str, label: str, weight: str | None) -> tupl
 
 
 def _names(model: Any) -> list[str]:
-    return [vocabulary.name for vocabulary in model.fitted_.known.vocabularies]
+    return [vocabulary.name for vocabulary in model.record_.known.vocabularies]
 
 
 def _id_types(model: Any) -> dict[str, Any]:
-    return {vocabulary.name: vocabulary.ids.type for vocabulary in model.fitted_.known.vocabularies}
+    return {vocabulary.name: vocabulary.ids.type for vocabulary in model.record_.known.vocabularies}
 
 
 def _types(model: Any) -> dict[str, Any]:
     """The types of the columns of pairs that the model knows: those of ids and of features of pairs."""
-    encoder = model.fitted_.known.dyad_encoder
+    encoder = model.record_.known.dyad_encoder
     return ({} if encoder is None else encoder.types) | _id_types(model)
 
 
@@ -465,8 +465,8 @@ def _features(path: str, ids: str, kind: Any = None, types: Mapping[str, Any] | 
 
     `kind` is the type of the ids, and `types` are those of features that a model knows.
     """
+    from dyads.data.features import Features
     from dyads.data.files import read_table
-    from dyads.data.side import Features
 
     def key(names: list[str]) -> str:
         return ids if ids in names else names[0]
@@ -481,7 +481,7 @@ def new_features(model: Any, row_features: str | None, col_features: str | None)
     for side, path, (ids, kind) in zip(
         ("row", "col"), (row_features, col_features), _id_types(model).items(), strict=False
     ):
-        encoder = getattr(model.fitted_.known, f"{side}s").encoder
+        encoder = getattr(model.record_.known, f"{side}s").encoder
         types = {} if encoder is None else encoder.types
         found[f"{side}_features"] = None if path is None else _features(path, ids, kind, types)
     return found

@@ -82,8 +82,8 @@ def _options() -> list[Any]:
 
 def _parameters() -> Iterator[_Parameter]:
     """The parameters of estimators, each followed by the fields of the settings objects it may be."""
-    from dyads.choices import PARTS, SETTINGS
-    from dyads.estimators import LFLClassifier
+    from dyads.estimators.kinds import LFLClassifier
+    from dyads.estimators.settings import PARTS, SETTINGS
 
     for parameter in _of(LFLClassifier, ""):
         if parameter.name not in TOLD_OTHERWISE:

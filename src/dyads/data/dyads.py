@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dyads.data.vocabulary import Codes
+from dyads.data.codes import Codes
 from dyads.errors import InputError
 
 Floats = npt.NDArray[np.float64]
@@ -152,3 +152,16 @@ class Grouped:
         start = np.zeros(n_owners + 1, dtype=np.int64)
         np.cumsum(np.bincount(owner, minlength=n_owners), out=start[1:])
         return cls(start, np.argsort(owner, kind="stable"))
+
+
+class Counts(NamedTuple):
+    """Summed weights of the dyads of each row, column and relation; with one id set a node's in both roles, twice."""
+
+    row: Floats
+    col: Floats
+    relation: Floats
+
+    @classmethod
+    def of(cls, dyads: Dyads, one_set: bool) -> "Counts":
+        row, col = dyads.row_counts, dyads.col_counts
+        return cls(row + col, row + col, dyads.relation_counts) if one_set else cls(row, col, dyads.relation_counts)

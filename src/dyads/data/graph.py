@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dyads.data.labels import to_numpy
+from dyads.data.codes import Vocabulary, to_numpy
 from dyads.data.tables import named_values, read_column
-from dyads.data.vocabulary import Vocabulary
 from dyads.errors import DtypeError, InputError, unknown_name
 
 Array = np.ndarray[Any, Any]

@@ -9,11 +9,10 @@ import numpy.typing as npt
 import pyarrow as pa
 from scipy import sparse
 
+from dyads.data.codes import Codes, Vocabulary, codes_of, encode_labels, to_numpy
 from dyads.data.dyads import Dyads, Side
-from dyads.data.labels import codes_of, encode_labels, to_numpy
-from dyads.data.side import Encoder, Features, aligned, seen_sets
+from dyads.data.features import Encoder, Features, aligned, seen_sets
 from dyads.data.tables import named_values, read_column, read_feature
-from dyads.data.vocabulary import Codes, Vocabulary
 from dyads.errors import InputError
 
 

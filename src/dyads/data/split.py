@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dyads.data.codes import Codes, Vocabulary
 from dyads.data.observations import read_id_columns, wanted_columns
-from dyads.data.vocabulary import Codes, Vocabulary
 from dyads.errors import InputError
 
 Positions = npt.NDArray[np.int64]

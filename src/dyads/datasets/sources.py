@@ -22,7 +22,7 @@ from dyads.errors import MissingDataError
 Array = np.ndarray[Any, Any]
 Progress = Callable[[int, int | None], Any]
 
-PATIENCE = 30.0
+DOWNLOAD_SECONDS = 30.0
 """Seconds without a byte after which a download is given up."""
 
 PIECE = 1 << 16
@@ -124,7 +124,7 @@ def find(name: str, progress: Progress | None = None) -> Path:
 
 def _download(url: str, path: Path, progress: Progress | None) -> None:
     request = urllib.request.Request(url, headers={"User-Agent": "dyads"})
-    with urllib.request.urlopen(request, timeout=PATIENCE) as answer, path.open("wb") as file:
+    with urllib.request.urlopen(request, timeout=DOWNLOAD_SECONDS) as answer, path.open("wb") as file:
         length = answer.headers.get("Content-Length")
         done, total = 0, int(length) if length else None
         while piece := answer.read(PIECE):

@@ -15,12 +15,10 @@ from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from dyads.data.dyads import Dyads
-from dyads.data.vocabulary import Codes
-from dyads.model.objective import Objective
+from dyads.data.codes import Codes
+from dyads.data.dyads import Counts, Dyads
+from dyads.model.objective import BlockPrior, Moments, Objective
 from dyads.model.parameters import Blocks, Role
-from dyads.model.penalty import Counts
-from dyads.model.prior import Learnt, Moments
 from dyads.model.record import Model
 from dyads.model.streams import Key
 from dyads.model.structure import Structure
@@ -66,18 +64,18 @@ class BlockUpdates(Protocol):
         """
         ...
 
-    def draw(self, role: Role, key: Key, prior: Learnt | None = None, codes: Codes | None = None) -> Array:
+    def draw(self, role: Role, key: Key, prior: BlockPrior | None = None, codes: Codes | None = None) -> Array:
         """Draw each block of a role that has dyads; returns the share of its parts that were accepted (n,).
 
         `key` : of the noise, which is further keyed by entity. `prior` : of the blocks, default the penalty.
         """
         ...
 
-    def draw_unlabelled(self, role: Role, key: Key, prior: Learnt) -> None:
+    def draw_unlabelled(self, role: Role, key: Key, prior: BlockPrior) -> None:
         """Draw the blocks of entities without dyads from their prior."""
         ...
 
-    def draw_side_weights(self, role: Role, prior: Learnt, precision: float, rng: np.random.Generator) -> None:
+    def draw_side_weights(self, role: Role, prior: BlockPrior, precision: float, rng: np.random.Generator) -> None:
         """Draw the side weights of a role given its effective blocks."""
         ...
 

@@ -19,14 +19,14 @@ from numba.core.typing import templates
 from numba.extending import register_jitable
 
 from dyads import metrics
-from dyads.model import loss, parameters, penalty, streams, structure
+from dyads.model import loss, objective, parameters, streams, structure
 
 
 def _sources_hash() -> str:
     """A hash of all files with kernels, or with constants that kernels read."""
     sources = [
         Path(inspect.getfile(module)).read_bytes()
-        for module in (structure, loss, penalty, streams, parameters, metrics)
+        for module in (structure, loss, objective, streams, parameters, metrics)
     ]
     engine = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
     sources += [source for source in engine if b"dyads.engine.compiled" in source or b"def kernel(" in source]
@@ -186,7 +186,7 @@ def read_if_present(absent: Callable[..., Any]) -> Callable[[Callable[..., Any]]
     return decorate
 
 
-for _function in (*structure.COMPOSED, *loss.COMPOSED, *penalty.COMPOSED, *streams.COMPOSED):
+for _function in (*structure.COMPOSED, *loss.COMPOSED, *objective.COMPOSED, *streams.COMPOSED):
     jitable(_function)
 for _function in (*structure.DISPATCHED, *loss.DISPATCHED):
     by_type(_function)

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from dyads.data.dyads import Dyads, Side
+from dyads.data.dyads import Counts, Dyads, Side
 from dyads.engine.bundles import ABSENT, Data, LabelWork, Specs, or_absent
 from dyads.engine.orders import Orders, Run
 from dyads.engine.passes import Decay, DescentWork, Pulled, sgd_pass, step_pass
-from dyads.model.objective import Objective
+from dyads.model.objective import Objective, Penalty
 from dyads.model.parameters import Blocks
-from dyads.model.penalty import Counts, Penalty
 from dyads.model.streams import Stream, random_stream
 
 Array = np.ndarray[Any, Any]

@@ -17,8 +17,8 @@ import joblib
 import numpy as np
 from joblib.parallel import get_active_backend
 
-from dyads.data.dyads import Dyads, Side
-from dyads.data.vocabulary import Codes
+from dyads.data.codes import Codes
+from dyads.data.dyads import Counts, Dyads, Side
 from dyads.engine import scoring
 from dyads.engine.api import OwnPrior, Query
 from dyads.engine.bundles import Data, LabelWork, Specs
@@ -28,7 +28,6 @@ from dyads.engine.passes import col_sums, loss_pass, row_sums
 from dyads.engine.updates import HostUpdates
 from dyads.model.objective import Objective
 from dyads.model.parameters import Blocks
-from dyads.model.penalty import Counts
 from dyads.model.record import Model
 from dyads.model.structure import Structure
 from dyads.settings import Setting

@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from dyads.data.dyads import Dyads, Grouped
+from dyads.data.dyads import Counts, Dyads, Grouped
 from dyads.engine.bundles import ABSENT, Absent, Owned
 from dyads.model.parameters import Role
-from dyads.model.penalty import Counts
 
 Array = np.ndarray[Any, Any]
 Bounds = tuple[int, int]

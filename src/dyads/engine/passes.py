@@ -13,8 +13,8 @@ from dyads.engine.bundles import TILE, Data, LabelWork, Specs, add, load_scores,
 from dyads.engine.compiled import jitable, kernel, read_if_present
 from dyads.engine.orders import Bounds, Run, Shard
 from dyads.model.loss import evaluate
+from dyads.model.objective import slope
 from dyads.model.parameters import Blocks
-from dyads.model.penalty import slope
 from dyads.model.structure import pull_col, pull_row, pull_shared, score
 
 Array = np.ndarray[Any, Any]

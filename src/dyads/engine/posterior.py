@@ -14,8 +14,8 @@ import numpy as np
 from dyads.data.dyads import Dyads
 from dyads.engine.api import BlockUpdates, Problem
 from dyads.model.loss import link
+from dyads.model.objective import BlockPrior, draw_side_precision
 from dyads.model.parameters import INITIAL_SCALE, Role
-from dyads.model.prior import Learnt, draw_side_precision
 from dyads.model.streams import SweepNoise
 from dyads.model.structure import free_labels
 
@@ -43,12 +43,12 @@ class State:
     """
 
     theta: Array
-    priors: tuple[Learnt, ...]
+    priors: tuple[BlockPrior, ...]
     side_precision: Array
 
     def rounded(self) -> "State":
         """The same in single precision, to be kept."""
-        priors = (Learnt(*(part.astype(np.float32) for part in learnt)) for learnt in self.priors)
+        priors = (BlockPrior(*(part.astype(np.float32) for part in learnt)) for learnt in self.priors)
         return State(self.theta.astype(np.float32), tuple(priors), self.side_precision.astype(np.float32))
 
     def arrays(self) -> dict[str, Array]:
@@ -60,7 +60,7 @@ class State:
     def of(cls, arrays: dict[str, Array]) -> "State":
         """The state whose `arrays` these are."""
         n = sum(name.startswith("mean") for name in arrays)
-        priors = (Learnt(*(arrays[f"{name}{i}"] for name in Learnt._fields)) for i in range(n))
+        priors = (BlockPrior(*(arrays[f"{name}{i}"] for name in BlockPrior._fields)) for i in range(n))
         return cls(arrays["theta"], tuple(priors), arrays["side_precision"])
 
     @property
@@ -90,7 +90,7 @@ class Posterior:
             vanished[: free_labels(structure) * (1 if role == Role.SHARED else structure.n_bias)] = False
             own[:, vanished] = rng.normal(scale=INITIAL_SCALE, size=own[:, vanished].shape)
         updates = self.problem.blocks_in_turn(theta)
-        return State(theta, tuple(Learnt.around(updates.moments(role)) for role in self.roles), np.ones(3))
+        return State(theta, tuple(BlockPrior.around(updates.moments(role)) for role in self.roles), np.ones(3))
 
     def sweep(self, state: State, noise: SweepNoise) -> tuple[State, float]:
         """Draw everything once, given all else; returns the new state, and the share of blocks that moved."""
@@ -116,13 +116,13 @@ class Posterior:
         """The probabilities of labels (n, n_labels) of other dyads of the same rows, columns and features."""
         return link(self.problem.scores(state.theta, dyads))
 
-    def shared_prior(self) -> Learnt:
+    def shared_prior(self) -> BlockPrior:
         """The prior of what all dyads of one relation share; nothing of it is learnt."""
         (centre,) = self.problem.objective.penalty.shared_centre.astype(np.float64)
         spread = np.where(np.arange(len(centre)) < free_labels(self.layout.structure), BIAS_SPREAD, SHARED_SPREAD)
-        return Learnt(centre, np.diag(spread**-2.0), spread)
+        return BlockPrior(centre, np.diag(spread**-2.0), spread)
 
-    def _draw_side(self, updates: BlockUpdates, state: State, priors: list[Learnt], noise: SweepNoise) -> Array:
+    def _draw_side(self, updates: BlockUpdates, state: State, priors: list[BlockPrior], noise: SweepNoise) -> Array:
         """Draw the side weights; returns their precisions, drawn first."""
         drawn, rng, widths = state.side_precision.copy(), noise.side_weights(), self.layout.n_features
         weights = self.layout.side_weights(state.theta)

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dyads.data.codes import Codes
 from dyads.data.dyads import Side
-from dyads.data.vocabulary import Codes
 from dyads.engine.api import Query
 from dyads.engine.bundles import ABSENT, add, relation_at
 from dyads.engine.compiled import jitable, kernel

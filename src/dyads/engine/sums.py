@@ -390,7 +390,7 @@ def bend_groups(times, own, group, g, C, E, CE, pull, bend):  # type: ignore[no-
 def add_feature(amount, n, structure, x, s):  # type: ignore[no-untyped-def]
     """s += what the weights x of a feature add, for the dyad in place n."""
     for f in range(x.size):
-        s[f + (f >= structure.base)] += amount[n] * x[f]
+        s[f + (f >= structure.reference)] += amount[n] * x[f]
 
 
 @read_if_present(lambda amount, n, partner: None)

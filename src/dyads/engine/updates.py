@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from dyads.data.codes import Codes
 from dyads.data.dyads import Side
-from dyads.data.vocabulary import Codes
 from dyads.engine.api import OwnPrior
 from dyads.engine.bundles import Data, Owned, Specs
 from dyads.engine.entity import (
@@ -20,9 +20,8 @@ from dyads.engine.entity import (
 )
 from dyads.engine.orders import Bounds, Orders, Run, Shard, in_order
 from dyads.engine.sums import EntitySums, Prior, SharedSums
-from dyads.model.objective import Objective
+from dyads.model.objective import BlockPrior, Moments, Objective, draw_side_weights
 from dyads.model.parameters import Role, shifted
-from dyads.model.prior import Learnt, Moments, draw_side_weights
 from dyads.model.streams import Key
 
 Array = np.ndarray[Any, Any]
@@ -75,7 +74,7 @@ class HostUpdates:
             moved = max(moved, float(np.abs(table[shard.owners] - before).max(initial=0)))
         return moved
 
-    def draw(self, role: Role, key: Key, prior: Learnt | None = None, codes: Codes | None = None) -> Array:
+    def draw(self, role: Role, key: Key, prior: BlockPrior | None = None, codes: Codes | None = None) -> Array:
         table = self._blocks[role.place]
         if role == Role.SHARED:
             sums, run = self._shared_sums(prior)
@@ -86,7 +85,7 @@ class HostUpdates:
             table[shard.owners], accepted[shard.owners] = drawn
         return accepted
 
-    def draw_unlabelled(self, role: Role, key: Key, prior: Learnt) -> None:
+    def draw_unlabelled(self, role: Role, key: Key, prior: BlockPrior) -> None:
         without = np.flatnonzero(~self.labelled(role))
         if len(without):
             noise = np.empty((len(without), len(prior.mean)))
@@ -94,7 +93,7 @@ class HostUpdates:
             away = np.linalg.solve(np.linalg.cholesky(prior.precision).T, noise.T).T
             self._blocks[role.place][without] = self._shift[role.place][without] + prior.mean + away
 
-    def draw_side_weights(self, role: Role, prior: Learnt, precision: float, rng: np.random.Generator) -> None:
+    def draw_side_weights(self, role: Role, prior: BlockPrior, precision: float, rng: np.random.Generator) -> None:
         i, labelled = role.place, self.labelled(role)
         columns, weights = self._layout.side_columns[i], self._layout.side_weights(self._theta)[i]
         features = self._side[i]
@@ -116,7 +115,7 @@ class HostUpdates:
         weights += moves
         self._offsets.clear()
 
-    def _prior(self, role: Role, learnt: Learnt | None, owners: slice) -> Prior:
+    def _prior(self, role: Role, learnt: BlockPrior | None, owners: slice) -> Prior:
         """The prior of some blocks of a role; its centre is that of effective blocks."""
         shift = self._shift[role.place][owners]
         if learnt is None:
@@ -129,7 +128,7 @@ class HostUpdates:
         return in_order if role == Role.NODE else self._run
 
     def _shards(
-        self, role: Role, prior: Learnt | None, codes: Codes | None
+        self, role: Role, prior: BlockPrior | None, codes: Codes | None
     ) -> Iterator[tuple[Shard, EntitySums, list[Bounds]]]:
         for shard, data in zip(self._orders.of(role), self._data(role), strict=True):
             tasks = shard.entity_tasks if codes is None else shard.tasks_of(codes)
@@ -137,7 +136,7 @@ class HostUpdates:
                 own = self._prior(role, prior, shard.owners)
                 yield shard, EntitySums(self._specs, shard.owned, self._blocks, data, own), tasks
 
-    def _shared_sums(self, learnt: Learnt | None) -> tuple[SharedSums, Run]:
+    def _shared_sums(self, learnt: BlockPrior | None) -> tuple[SharedSums, Run]:
         """The sums of shared blocks, and how relations are run: side by side, or one after the other if it is one."""
         within, across = (self._run, in_order) if self._layout.n_relations == 1 else (in_order, self._run)
         prior, sums = self._prior(Role.SHARED, learnt, slice(None)), []

@@ -277,8 +277,8 @@ class AllThreshold(NamedTuple):
 
         value = sum_{l >= 1} hinge(t_l s_l),    t_l = 1 if label >= l, else -1,
 
-    where s_l is the score of lying at or above label l, and s_0, the pinned base's, is no score. There are no
-    probabilities: this loss is that of `dyads.baselines.MMMF`, and no estimator's `loss`.
+    where s_l is the score of lying at or above label l, and s_0, the reference's, is no score. There are no
+    probabilities: this loss is that of `dyads.estimators.baselines.MMMF`, and no estimator's `loss`.
     """
 
     @property

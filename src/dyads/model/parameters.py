@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dyads.data.dyads import Side
-from dyads.model.structure import Shapes, Structure, free_labels, with_base, without_base
+from dyads.model.structure import Shapes, Structure, free_labels, with_reference, without_reference
 
 Array = np.ndarray[Any, Any]
 
@@ -188,13 +188,13 @@ class Layout:
             if features is not None:
                 weights += features.T @ block[:, columns]
         if side.dyad is not None:
-            out[2][:] += side.dyad.T @ without_base(self.structure, g)
+            out[2][:] += side.dyad.T @ without_reference(self.structure, g)
 
     def first_scores(self, theta: Array, side: Side) -> Array | None:
         """What the scores of dyads begin at (n, n_labels), or None for zero."""
         if side.dyad is None:
             return None
-        return np.ascontiguousarray(with_base(self.structure, side.dyad @ self.side_weights(theta)[2]))
+        return np.ascontiguousarray(with_reference(self.structure, side.dyad @ self.side_weights(theta)[2]))
 
     def free(self, rank: int, bias: bool) -> Array:
         """What may move (size,): all but latent columns from `rank` on, and biases unless `bias`, of entities' own."""
@@ -238,7 +238,7 @@ class Layout:
                 mean = np.average(named[name], axis=0, weights=counts)
                 named[name][:] -= mean
                 named["label_bias"][:] += roles * mean
-        if self.structure.base == self.structure.n_labels and self.n_relations == 1:
+        if self.structure.reference == self.structure.n_labels and self.n_relations == 1:
             # Those of several relations are penalised, and this would change that.
             named["label_bias"][:] -= named["label_bias"].mean(axis=1, keepdims=True)
         return centred
@@ -256,13 +256,13 @@ def _total(shapes: Shapes) -> int:
 
 
 def label_log_odds(structure: Structure, label_counts: Array) -> Array:
-    """The marginal log-odds of the free labels, against the base or centred when there is none.
+    """The marginal log-odds of the free labels, against the reference or centred when there is none.
 
     A label that has not occurred yet counts half.
     """
     log_counts = np.log(np.maximum(label_counts, 0.5 * (label_counts == 0)))
-    if structure.base == structure.n_labels:
+    if structure.reference == structure.n_labels:
         odds: Array = log_counts - log_counts.mean()
         return odds
-    odds = np.delete(log_counts, structure.base) - log_counts[structure.base]
+    odds = np.delete(log_counts, structure.reference) - log_counts[structure.reference]
     return odds

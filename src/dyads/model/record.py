@@ -7,21 +7,18 @@ A `Model` is one of its draws seen with the other two, and holds the mathematics
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from scipy import sparse
 
-from dyads.data.dyads import Dyads, Side
-from dyads.data.side import Encoder
-from dyads.data.vocabulary import Vocabulary
-from dyads.model.calibrator import Calibrator
+from dyads.data.codes import Vocabulary
+from dyads.data.dyads import Counts, Dyads, Side
+from dyads.data.features import Encoder
 from dyads.model.loss import Loss, link
-from dyads.model.objective import Objective
+from dyads.model.objective import BlockPrior, Objective, Penalty
 from dyads.model.parameters import Blocks, Layout
-from dyads.model.penalty import Counts, Penalty
-from dyads.model.prior import Learnt
-from dyads.model.structure import Structure, free_labels, with_base
+from dyads.model.structure import Structure, free_labels, with_reference
 
 Array = np.ndarray[Any, Any]
 
@@ -219,9 +216,9 @@ class Parts:
         return int(free.sum())
 
     def log_odds(self, scores: Array) -> Array:
-        """Turn scores (n, n_labels) into log-odds against the base, or against the labels' geometric mean if none."""
-        if self.structure.base < self.structure.n_labels:
-            return np.asarray(scores - scores[:, [self.structure.base]])
+        """Turn scores (n, n_labels) into log-odds against the reference, or the labels' geometric mean if none."""
+        if self.structure.reference < self.structure.n_labels:
+            return np.asarray(scores - scores[:, [self.structure.reference]])
         return np.asarray(scores - scores.mean(axis=1, keepdims=True))
 
 
@@ -305,7 +302,7 @@ class Draw:
 
     @classmethod
     def drawn(
-        cls, parts: Parts, known: Known, theta: Array, priors: tuple[Learnt, ...], noise: tuple[Array, ...]
+        cls, parts: Parts, known: Known, theta: Array, priors: tuple[BlockPrior, ...], noise: tuple[Array, ...]
     ) -> Self:
         """A draw from the posterior, with the priors that were drawn with it.
 
@@ -409,10 +406,10 @@ class Model:
         return self.structure.n_bias * free_labels(self.structure)
 
     def factors(self, name: str) -> Array:
-        """A part of the latent weights; (n, n_labels, rank) where labels have their own, zeros for the base."""
+        """A part of the latent weights; (n, n_labels, rank) where labels have their own, zeros for the reference."""
         part = self.layout.named(self.theta)[name]
         shared_by_labels = bool(self.structure.latent_shapes()[2])
-        return part if shared_by_labels else with_base(self.structure, part)
+        return part if shared_by_labels else with_reference(self.structure, part)
 
     def embed(self, codes: Array, side: str) -> Array:
         """All latent weights of rows or columns (or nodes), their features' included, one vector each (n, size)."""
@@ -485,6 +482,14 @@ class Model:
         rows = self.draw.rows.grown(len(known.rows) - len(self.known.rows))
         cols = self.draw.cols.grown(len(known.cols) - len(self.known.cols))
         return replace(self.draw, theta=theta, rows=rows, cols=cols)
+
+
+class Calibrator(Protocol):
+    """What probabilities are put through to come true; those there are, are in `dyads.trained.calibration`."""
+
+    def apply(self, proba: Array) -> Array:
+        """Turn probabilities (n, n_labels) into calibrated ones (n, n_labels)."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,8 @@ then has one bias for both roles (n_bias = 1), or one as a row and one as a colu
 (n_bias = 2).
 With several relations each has a shared block of its own, and h is that of the dyad's relation.
 
-Only *free* labels have weights: all of them, or all but the base, whose score is zero. Free label f is label
-``f + (f >= base)``; ``base == n_labels`` says that none is pinned.
+Only *free* labels have weights: all of them, or all but the reference, whose score is zero. Free label f is label
+``f + (f >= reference)``; ``reference == n_labels`` says that none is pinned.
 
 The functions below are kernels: scalar loops that engines compile, and that run uncompiled as they stand. They say
 what the local derivative is, never where it lands. Each one ADDS to its last argument, and starts its sums from an
@@ -38,7 +38,7 @@ class Structure(Protocol):
     @property
     def n_labels(self) -> int: ...
     @property
-    def base(self) -> int: ...
+    def reference(self) -> int: ...
     @property
     def n_bias(self) -> int: ...
     @property
@@ -78,7 +78,7 @@ class Bilinear(NamedTuple):
     """
 
     n_labels: int
-    base: int
+    reference: int
     n_bias: int
     one_set: bool
     rank: int
@@ -95,7 +95,7 @@ class Bilinear(NamedTuple):
     def latent_score(self, a: Array, b: Array, h: Array, s: Array) -> None:
         start = latent_start(self)
         for f in range(free_labels(self)):
-            y = f + (f >= self.base)
+            y = f + (f >= self.reference)
             total = s[y]
             for k in range(self.rank):
                 total += a[start + f * self.rank + k] * b[start + f * self.rank + k]
@@ -104,7 +104,7 @@ class Bilinear(NamedTuple):
     def latent_pull_row(self, a: Array, b: Array, h: Array, g: Array, ga: Array) -> None:
         start = latent_start(self)
         for f in range(free_labels(self)):
-            gy = g[f + (f >= self.base)]
+            gy = g[f + (f >= self.reference)]
             for k in range(self.rank):
                 ga[start + f * self.rank + k] += gy * b[start + f * self.rank + k]
 
@@ -131,55 +131,57 @@ class Bilinear(NamedTuple):
 class Stereotype(NamedTuple):
     """Few bilinear terms shared by all labels, with weights phi of each label. Section 4.3.
 
-        latent_y(r, c) = sum_i phi_yi (a_i . b_i),    a, b in R^{n_bases x rank}, phi in R^{free labels x n_bases}
+        latent_y(r, c) = sum_i phi_yi (a_i . b_i),    a, b in R^{n_terms x rank}, phi in R^{free labels x n_terms}
 
     With phi the identity it is `Bilinear`. With relations, phi is each relation's mixture lambda of section 4.5.
     """
 
     n_labels: int
-    base: int
+    reference: int
     n_bias: int
     one_set: bool
     rank: int
-    n_bases: int
+    n_terms: int
 
     def latent_shapes(self) -> tuple[Shapes, Shapes, Shapes]:
-        return *_both_sides((self.n_bases, self.rank), self.one_set), {"phi": (free_labels(self), self.n_bases)}
+        return *_both_sides((self.n_terms, self.rank), self.one_set), {"phi": (free_labels(self), self.n_terms)}
 
     def shared_start(self, n_relations: int, values: Array | None) -> dict[str, Array]:
         n = free_labels(self)
         if n_relations > 1:
             # Relations start alike but for their leading basis, or they could never part.
-            phi = np.where(np.arange(self.n_bases) == np.arange(n_relations)[:, None] % self.n_bases, 1.0, 0.5)
+            phi = np.where(np.arange(self.n_terms) == np.arange(n_relations)[:, None] % self.n_terms, 1.0, 0.5)
             return {"phi": phi[:, None, :].repeat(n, axis=1)}
         if values is None:
-            return {"phi": np.eye(n, self.n_bases)[None] if self.n_bases >= n else _cosines(n, self.n_bases)[None]}
+            return {"phi": np.eye(n, self.n_terms)[None] if self.n_terms >= n else _cosines(n, self.n_terms)[None]}
         # Orthogonal polynomials of the values, the constant last: the first is the standardised values.
         standard = (values - values.mean()) / values.std()
         orthogonal, triangle = np.linalg.qr(np.vander(standard, len(values), increasing=True))
-        phi = np.roll(orthogonal * np.sign(np.diag(triangle)), -1, axis=1)[:, : self.n_bases] * np.sqrt(len(values))
-        # A pinned base weighs by nothing, so the others weigh by their distance from it.
+        phi = np.roll(orthogonal * np.sign(np.diag(triangle)), -1, axis=1)[:, : self.n_terms] * np.sqrt(len(values))
+        # A pinned reference weighs by nothing, so the others weigh by their distance from it.
         return {
-            "phi": np.delete(phi - phi[self.base], self.base, axis=0)[None] if self.base < self.n_labels else phi[None]
+            "phi": np.delete(phi - phi[self.reference], self.reference, axis=0)[None]
+            if self.reference < self.n_labels
+            else phi[None]
         }
 
     def group_widths(self) -> tuple[int, int]:
-        return self.rank, self.n_bases
+        return self.rank, self.n_terms
 
     def latent_score(self, a: Array, b: Array, h: Array, s: Array) -> None:
         n = free_labels(self)
-        for i in range(self.n_bases):
+        for i in range(self.n_terms):
             inner = _basis(self, a, b, i)
             for f in range(n):
-                s[f + (f >= self.base)] += h[n + f * self.n_bases + i] * inner
+                s[f + (f >= self.reference)] += h[n + f * self.n_terms + i] * inner
 
     def latent_pull_row(self, a: Array, b: Array, h: Array, g: Array, ga: Array) -> None:
         start, n = latent_start(self), free_labels(self)
-        for i in range(self.n_bases):
+        for i in range(self.n_terms):
             first = start + i * self.rank
-            slope = g[0 + (self.base == 0)] * h[n + i]
+            slope = g[0 + (self.reference == 0)] * h[n + i]
             for f in range(1, n):
-                slope += g[f + (f >= self.base)] * h[n + f * self.n_bases + i]
+                slope += g[f + (f >= self.reference)] * h[n + f * self.n_terms + i]
             for k in range(self.rank):
                 ga[first + k] += slope * b[first + k]
 
@@ -188,16 +190,16 @@ class Stereotype(NamedTuple):
 
     def latent_pull_shared(self, a: Array, b: Array, h: Array, g: Array, gh: Array) -> None:
         n = free_labels(self)
-        for i in range(self.n_bases):
+        for i in range(self.n_terms):
             inner = _basis(self, a, b, i)
             for f in range(n):
-                gh[n + f * self.n_bases + i] += g[f + (f >= self.base)] * inner
+                gh[n + f * self.n_terms + i] += g[f + (f >= self.reference)] * inner
 
     def latent_weights(self, h: Array, first: int, E: Array) -> None:
         n = free_labels(self)
         for f in range(n):
-            for i in range(self.n_bases):
-                E[f + (f >= self.base), first + i] = h[n + f * self.n_bases + i]
+            for i in range(self.n_terms):
+                E[f + (f >= self.reference), first + i] = h[n + f * self.n_terms + i]
 
     def latent_partner_row(self, b: Array, v: Array) -> None:
         _same_place(self, b, v)
@@ -207,10 +209,10 @@ class Stereotype(NamedTuple):
 
     def latent_partner_shared(self, a: Array, b: Array, v: Array) -> None:
         n = free_labels(self)
-        for i in range(self.n_bases):
+        for i in range(self.n_terms):
             inner = _basis(self, a, b, i)
             for f in range(n):
-                v[n + f * self.n_bases + i] += inner
+                v[n + f * self.n_terms + i] += inner
 
 
 def _basis(spec: Stereotype, a: Array, b: Array, i: int) -> Any:
@@ -231,7 +233,7 @@ class Diagonal(NamedTuple):
     """
 
     n_labels: int
-    base: int
+    reference: int
     n_bias: int
     one_set: bool
     rank: int
@@ -251,7 +253,7 @@ class Diagonal(NamedTuple):
     def latent_score(self, a: Array, b: Array, h: Array, s: Array) -> None:
         start, n = latent_start(self), free_labels(self)
         for f in range(n):
-            y = f + (f >= self.base)
+            y = f + (f >= self.reference)
             total = s[y]
             for k in range(self.rank):
                 # a b first: its product does not depend on their order, so the score of (j, i) is that of (i, j).
@@ -261,7 +263,7 @@ class Diagonal(NamedTuple):
     def latent_pull_row(self, a: Array, b: Array, h: Array, g: Array, ga: Array) -> None:
         start, n = latent_start(self), free_labels(self)
         for f in range(n):
-            gy = g[f + (f >= self.base)]
+            gy = g[f + (f >= self.reference)]
             for k in range(self.rank):
                 ga[start + k] += gy * h[n + f * self.rank + k] * b[start + k]
 
@@ -271,7 +273,7 @@ class Diagonal(NamedTuple):
     def latent_pull_shared(self, a: Array, b: Array, h: Array, g: Array, gh: Array) -> None:
         start, n = latent_start(self), free_labels(self)
         for f in range(n):
-            gy = g[f + (f >= self.base)]
+            gy = g[f + (f >= self.reference)]
             for k in range(self.rank):
                 gh[n + f * self.rank + k] += gy * (a[start + k] * b[start + k])
 
@@ -279,7 +281,7 @@ class Diagonal(NamedTuple):
         n = free_labels(self)
         for f in range(n):
             for k in range(self.rank):
-                E[f + (f >= self.base), first + k] = h[n + f * self.rank + k]
+                E[f + (f >= self.reference), first + k] = h[n + f * self.rank + k]
 
     def latent_partner_row(self, b: Array, v: Array) -> None:
         _same_place(self, b, v)
@@ -301,7 +303,7 @@ class Directed(NamedTuple):
     """
 
     n_labels: int
-    base: int
+    reference: int
     n_bias: int
     one_set: bool
     rank: int
@@ -320,7 +322,7 @@ class Directed(NamedTuple):
         out = self.n_bias * free_labels(self)
         size = free_labels(self) * self.rank
         for f in range(free_labels(self)):
-            y = f + (f >= self.base)
+            y = f + (f >= self.reference)
             total = s[y]
             if self.n_bias == 2:
                 total += a[f] + b[free_labels(self) + f]
@@ -334,7 +336,7 @@ class Directed(NamedTuple):
         out = self.n_bias * free_labels(self)
         size = free_labels(self) * self.rank
         for f in range(free_labels(self)):
-            gy = g[f + (f >= self.base)]
+            gy = g[f + (f >= self.reference)]
             for k in range(f * self.rank, (f + 1) * self.rank):
                 ga[out + k] += gy * b[out + size + k]
                 ga[out + 2 * size + k] += gy * b[out + 2 * size + k]
@@ -345,7 +347,7 @@ class Directed(NamedTuple):
         out = self.n_bias * free_labels(self)
         size = free_labels(self) * self.rank
         for f in range(free_labels(self)):
-            gy = g[f + (f >= self.base)]
+            gy = g[f + (f >= self.reference)]
             for k in range(f * self.rank, (f + 1) * self.rank):
                 gb[out + size + k] += gy * a[out + k]
                 gb[out + 2 * size + k] += gy * a[out + 2 * size + k]
@@ -384,25 +386,25 @@ def _both_sides(shape: tuple[int, ...], one_set: bool) -> tuple[Shapes, Shapes]:
     return ({"node_factors": shape}, {}) if one_set else ({"row_factors": shape}, {"col_factors": shape})
 
 
-def _cosines(n: int, n_bases: int) -> Array:
-    """Orthogonal columns (n, n_bases) of mean square one, the discrete cosines."""
-    label, i = np.ogrid[:n, 1 : n_bases + 1]
+def _cosines(n: int, n_terms: int) -> Array:
+    """Orthogonal columns (n, n_terms) of mean square one, the discrete cosines."""
+    label, i = np.ogrid[:n, 1 : n_terms + 1]
     return np.asarray(np.sqrt(2) * np.cos(np.pi * (label + 0.5) * i / n))
 
 
 def free_labels(spec: Structure) -> int:
     """Count the labels that have weights."""
-    return spec.n_labels - (spec.base < spec.n_labels)
+    return spec.n_labels - (spec.reference < spec.n_labels)
 
 
-def with_base(spec: Structure, free: Array, value: Any = 0) -> Array:
-    """Columns of free labels (n, free labels, ...) with one of `value` for the base, if there is one."""
-    return np.insert(free, spec.base, value, axis=1) if spec.base < spec.n_labels else free
+def with_reference(spec: Structure, free: Array, value: Any = 0) -> Array:
+    """Columns of free labels (n, free labels, ...) with one of `value` for the reference, if there is one."""
+    return np.insert(free, spec.reference, value, axis=1) if spec.reference < spec.n_labels else free
 
 
-def without_base(spec: Structure, labels: Array) -> Array:
-    """Columns of labels (n, n_labels, ...) without that of the base, if there is one."""
-    return np.delete(labels, spec.base, axis=1) if spec.base < spec.n_labels else labels
+def without_reference(spec: Structure, labels: Array) -> Array:
+    """Columns of labels (n, n_labels, ...) without that of the reference, if there is one."""
+    return np.delete(labels, spec.reference, axis=1) if spec.reference < spec.n_labels else labels
 
 
 def latent_start(spec: Structure) -> int:
@@ -413,7 +415,7 @@ def latent_start(spec: Structure) -> int:
 def score(spec: Structure, a: Array, b: Array, h: Array, s: Array) -> None:
     """s += scores of the dyad with blocks a, b and shared block h; s : (n_labels,)."""
     for f in range(free_labels(spec)):
-        y = f + (f >= spec.base)
+        y = f + (f >= spec.reference)
         total = s[y] + h[f]
         if spec.n_bias == 1:
             total += a[f] + b[f]
@@ -443,13 +445,13 @@ def pull_shared(spec: Structure, a: Array, b: Array, h: Array, g: Array, gh: Arr
 
 def _pull_bias(spec: Structure, g: Array, start: int, out: Array) -> None:
     for f in range(free_labels(spec)):
-        out[start + f] += g[f + (f >= spec.base)]
+        out[start + f] += g[f + (f >= spec.reference)]
 
 
 def _own_label(spec: Structure, first: int, E: Array) -> None:
     """Give groups first, first + 1, ... of E the weight one of a free label each."""
     for f in range(free_labels(spec)):
-        E[f + (f >= spec.base), first + f] = 1
+        E[f + (f >= spec.reference), first + f] = 1
 
 
 def _same_place(spec: Structure, other: Array, v: Array) -> None:
@@ -541,11 +543,11 @@ def latent_partner_shared(spec: Structure, a: Array, b: Array, v: Array) -> None
     spec.latent_partner_shared(a, b, v)
 
 
-def build(name: str, n_labels: int, base: int, bias: bool, rank: int, n_bases: int | None) -> Structure:
+def build(name: str, n_labels: int, reference: int, bias: bool, rank: int, n_terms: int | None) -> Structure:
     """Make a structure by its name in `STRUCTURES`, of two id sets or one as that says."""
     kind, one_set = STRUCTURES[name]
     n_bias = int(bias) * (2 if kind is Directed else 1)
-    fields = (n_labels, base, n_bias, one_set, rank, *(() if n_bases is None else (n_bases,)))
+    fields = (n_labels, reference, n_bias, one_set, rank, *(() if n_terms is None else (n_terms,)))
     made: Structure = kind(*fields)
     return made
 

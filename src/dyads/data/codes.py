@@ -1,0 +1,166 @@
+"""Values and codes: ids in a `Vocabulary`, and labels, which are sorted classes."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dyads.data.tables import read_column
+from dyads.errors import DtypeError, InputError
+
+Array = np.ndarray[Any, Any]
+Codes = npt.NDArray[np.integer]
+
+UNKNOWN = -1
+"""The code of an id that is not in the vocabulary; what becomes of it is the caller's explicit policy."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The distinct ids of one side, in order of first appearance.
+
+    Attributes
+    ----------
+    ids : pyarrow.Array of shape (n,), without nulls or repetitions
+    name : what the column is called, for messages
+    """
+
+    ids: pa.Array
+    name: str
+
+    @classmethod
+    def of(cls, column: pa.Array, name: str) -> "tuple[Vocabulary, Codes]":
+        """Collect the distinct ids of a column and encode it, in one pass."""
+        encoded = column.dictionary_encode()
+        return cls(encoded.dictionary, name), encoded.indices.to_numpy(zero_copy_only=False)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def with_ids(self, column: pa.Array, source: str) -> "Vocabulary":
+        """The same with the ids of `column` that are not in it after its own; `source` names that for messages."""
+        try:
+            new = column.filter(pa.array(self.encode(column) < 0)).cast(self.ids.type)
+        except (DtypeError, pa.ArrowInvalid) as error:
+            raise DtypeError(
+                f"The ids in {source} have type {_type_name(column.type)}, but column {self.name!r} of the data holds "
+                f"{_type_name(self.ids.type)}: an id must keep its type. Convert one of them."
+            ) from error
+        if not len(new):
+            return self
+        return Vocabulary(pa.concat_arrays([self.ids, new.unique()]), self.name)
+
+    def encode(self, column: pa.Array) -> Codes:
+        """Look up each id; `UNKNOWN` where there is none. Ids of another type raise."""
+        if not len(column):
+            return np.empty(0, dtype=np.int32)
+        column = _align(column, self.ids.type)
+        if column.type != self.ids.type:
+            raise DtypeError(
+                f"Column {self.name!r} holds ids of type {_type_name(column.type)}, but the model was fitted on "
+                f"{_type_name(self.ids.type)}: an id must keep its type. Convert the column before predicting."
+            )
+        found = pc.index_in(column, value_set=self.ids)
+        codes: Codes = found.fill_null(UNKNOWN).to_numpy(zero_copy_only=False)
+        return codes
+
+
+def _align(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Bring integers of another sign or timestamps of another unit to `kind`; what does not fit it becomes null."""
+    if column.type == kind:
+        return column
+    if pa.types.is_integer(column.type) and pa.types.is_integer(kind):
+        last = pa.scalar(np.iinfo(np.int64).max, pa.uint64())
+        beyond = pc.less(column, 0) if kind == pa.uint64() else pc.greater(column, last)
+        return pc.if_else(beyond, None, column).cast(kind)
+    if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(kind) and column.type.tz == kind.tz:
+        aligned = column.cast(kind, safe=False)
+        return pc.if_else(pc.equal(aligned.cast(column.type, safe=False), column), aligned, None)
+    return column
+
+
+def _type_name(kind: pa.DataType) -> str:
+    return {"large_string": "string", "large_binary": "bytes", "double": "float"}.get(str(kind), str(kind))
+
+
+# -------------------------------------------------------------------------------------------------------------- labels
+
+MANY_FLOATS = 20
+"""Float labels with more distinct values than this, and than half the dyads, are taken for a continuous target."""
+
+
+def encode_labels(y: Any, at_least: int = 2) -> tuple[Array, Codes]:
+    """Find the distinct labels, sorted, and encode each; strings, integers, booleans and floats are labels."""
+    column = read_column(y, "the column of labels", numbers_mix=True)
+    kind = column.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or _is_text(kind)):
+        raise InputError(f"The labels have type {kind}: expected strings, integers, booleans or floats. Convert them.")
+    encoded = column.dictionary_encode()
+    found = to_numpy(encoded.dictionary)
+    if _is_text(kind) and len(set(found.tolist())) < len(found):
+        # NumPy's text drops NUL characters at its end.
+        raise InputError(
+            "Some labels differ in NUL characters at their ends alone: expected texts without. Strip them."
+        )
+    if len(found) < at_least:
+        needed = "two to tell apart" if at_least == 2 else "one"
+        raise InputError(f"The labels have {len(found)} class, {found.tolist()}: expected at least {needed}.")
+    if pa.types.is_floating(kind) and len(found) > max(MANY_FLOATS, len(column) / 2) and (found % 1).any():
+        raise InputError(
+            f"Unknown label type: continuous ({len(found)} distinct floats in {len(column)} labels): expected few "
+            "distinct labels. Bin them first."
+        )
+    order = np.argsort(found, kind="stable")
+    position = np.empty(len(order), np.int32)
+    position[order] = np.arange(len(order))
+    return found[order], position[encoded.indices.to_numpy(zero_copy_only=False)]
+
+
+def read_labels(y: Any) -> Array:
+    """Labels as given, to compare with."""
+    return to_numpy(read_column(y, "the column of labels", numbers_mix=True))
+
+
+def to_numpy(column: pa.Array) -> Array:
+    """An Arrow column of labels or ids as a NumPy array; text as NumPy text."""
+    if _is_text(column.type):
+        return np.array(column.to_pylist(), dtype=np.str_)
+    array: Array = column.to_numpy(zero_copy_only=False)
+    return array
+
+
+def numeric_values(classes: Array) -> npt.NDArray[np.float64]:
+    """The numeric value of each ordered label: itself, or its place 0, 1, ... in the sorted order of texts."""
+    return classes.astype(np.float64) if classes.dtype.kind in "biuf" else np.arange(len(classes), dtype=np.float64)
+
+
+def values_of(labels: Array, classes: Array) -> npt.NDArray[np.float64]:
+    """The numeric value of each of `labels`, which are numbers or among `classes`."""
+    if labels.dtype.kind in "biuf" and classes.dtype.kind in "biuf":
+        return labels.astype(np.float64)
+    values: npt.NDArray[np.float64] = numeric_values(classes)[codes_of(labels, classes)]
+    return values
+
+
+def codes_of(labels: Array, classes: Array) -> Codes:
+    """The code of each label among `classes`, which are sorted; others are refused."""
+    place = np.searchsorted(classes, labels).clip(max=len(classes) - 1)
+    strange = np.flatnonzero(classes[place] != labels)
+    if len(strange):
+        raise InputError(
+            f"The label {labels[strange[0]].item()!r} is not among those of the model, {classes.tolist()}: expected "
+            "these. Drop its dyads, or fit the model anew."
+        )
+    return place
+
+
+def label_codes(y: Any, classes: Array) -> Codes:
+    """The code of each given label among `classes`."""
+    return codes_of(read_labels(y), classes)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_large_string(kind))

@@ -1,0 +1,622 @@
+"""Side-information: features of rows, of columns or of dyads, from tables to sparse matrices."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from scipy import sparse
+
+from dyads.data.codes import Codes, Vocabulary
+from dyads.data.dyads import narrow
+from dyads.data.tables import named_values, read_column, read_feature, take_lines, without_column
+from dyads.errors import DtypeError, InputError, unknown_name
+from dyads.settings import Setting
+
+Floats = npt.NDArray[np.float64]
+Entries = tuple[Codes, Codes, Floats]
+"""The line, the feature and the value of each entry of a sparse matrix that is not zero."""
+
+ABSENT = ("raise", "missing")
+LARGEST = 1e150
+"""Larger numbers are refused: their squares, and so their variance, would be infinite."""
+PER_DAY = {"us": 86_400e6, "ns": 86_400e9}
+
+
+class Features:
+    """Features keyed by id, given to an estimator's constructor (row_features=, col_features=).
+
+    A column of numbers, dates or durations becomes one standardised feature; a column of text, booleans or categories
+    one feature a category; a column of lists one feature an item. Immutable, so that estimators may share it.
+
+    Parameters
+    ----------
+    table : any table, one line an id; or a pair (ids, matrix)
+        A matrix (n_ids, n_features), sparse or a NumPy array, is taken as it is.
+    id : the name of the column of ids; the first unless told
+    absent : "raise" or "missing"
+        What an id of the data is that is not in the table: an error, or an entity of which every feature is missing.
+    transformer : an unfitted scikit-learn transformer that encodes the table without its ids instead
+        A copy of it is fitted, on the ids seen in training. The table must be one of pandas or polars.
+
+    Attributes
+    ----------
+    ids : pyarrow.Array of shape (n_ids,)
+    columns : the other columns by name, with null where missing; none for a matrix and with a transformer
+    matrix : csr_array of shape (n_ids, n_features), or None for a table
+    """
+
+    ids: pa.Array
+    columns: dict[str, pa.Array]
+    matrix: sparse.csr_array | None
+    id: str | None
+    absent: str
+    transformer: Any
+    _native: Any
+    _width: int
+
+    def __init__(self, table: Any, id: Any = None, *, absent: str = "raise", transformer: Any = None) -> None:
+        if absent not in ABSENT:
+            raise unknown_name("absent", absent, ABSENT)
+        if transformer is not None and (isinstance(transformer, type) or not _transforms(transformer)):
+            raise InputError(f"transformer={transformer!r} has no fit and transform: expected one such as a scaler.")
+        if sparse.issparse(table):
+            raise InputError("Got a sparse matrix without ids: expected a pair (ids, matrix). Add the id of each line.")
+        columns: dict[str, pa.Array] = {}
+        matrix = native = None
+        if _is_pair(table):
+            if id is not None:
+                raise InputError(f"id={id!r} names a column, but got a pair (ids, matrix): expected no id=. Drop it.")
+            ids, matrix = _copied(read_column(table[0], "the ids")), table[1]
+            if len(ids) != matrix.shape[0]:
+                raise InputError(f"Got {len(ids)} ids but a matrix of {matrix.shape[0]} lines: expected one an id.")
+            native, matrix = matrix, _finite_matrix(matrix, ids)
+            # A transformer may want a dense matrix, and not every sparse one has lines to take.
+            native = matrix if sparse.issparse(native) else native.copy()
+            width = matrix.shape[1]
+        else:
+            values = named_values(table)
+            id = str(id) if id is not None else next(iter(values), None)
+            if id not in values:
+                raise InputError(f"The features have no column {id!r}: expected one of {list(values)}. Set id= to it.")
+            taken = f"column {id!r}, taken for the ids (set id= to another, or reset_index() if the index holds them),"
+            ids, width = _copied(read_column(values.pop(id), taken)), len(values)
+            if transformer is not None:
+                native = without_column(table, id)
+            else:
+                columns = {name: _copied(column) for name, column in _read(values, ids).items()}
+        if not len(ids):
+            raise InputError("The features have no lines: expected one an id.")
+        if not width:
+            raise InputError("The features have ids but no feature: expected at least one column besides the ids.")
+        distinct, codes = Vocabulary.of(ids, "id")
+        if len(distinct) < len(ids):
+            repeated = np.setdiff1d(np.arange(len(ids)), np.unique(codes, return_index=True)[1])
+            raise InputError(
+                f"The id {ids[int(repeated[0])].as_py()!r} occurs more than once in the features"
+                f"{'' if id is None else f' (column {id!r}, taken for the ids; set id= to another)'}: expected one "
+                "line an id."
+            )
+        self.__dict__.update(
+            ids=ids, columns=columns, matrix=matrix, id=id, absent=absent, transformer=transformer,
+            _native=native if transformer is not None else None, _width=width,
+        )  # fmt: skip
+
+    @classmethod
+    def of(cls, value: Any, like: "Encoder | None" = None) -> "Features":
+        """A Features as it is; anything else wrapped, with the id and the transformer of what encodes it, if known."""
+        if isinstance(value, cls):
+            return value
+        if like is None:
+            return cls(value)
+        lost = isinstance(like.transformer, str)
+        return cls(value, None if _is_pair(value) else like.id, transformer=None if lost else like.transformer)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __repr__(self) -> str:
+        return f"Features({len(self)} ids, {self._width} columns)"
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"Features cannot be changed (tried to set {name!r}): make new ones.")
+
+    def __copy__(self) -> "Features":
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Features":
+        return self
+
+    def __sklearn_clone__(self) -> "Features":
+        return self
+
+
+TRAINING = ("joint", "after", "frozen")
+"""When side weights are learnt: with all others; after them, and then all together; or after, all others frozen."""
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class SideInformation(Setting):
+    """What is known of rows and columns beside their labels. (Further columns of X are features of the dyads.)
+
+    Parameters
+    ----------
+    row : `dyads.Features`, or a table or pair (ids, sparse matrix) that makes one, default None
+        Features of row ids; ids without labels are then known by them.
+    col : as `row`, default None
+        Features of column ids. With nodes of one set give `row` alone.
+    interactions : int, default 0
+        Latent columns in which features have weights too: there the features of a row meet those of a column, and its
+        latent weights, in products. 0 is the linear term alone, `rank` gives features what ids have; beyond `rank`, ids
+        have no weights of their own.
+    implicit : bool, default False
+        Add to each row's features the set of columns it was seen with, 1 / sqrt(n) for each of the n, and to each
+        column's that of its rows. `fit` takes further pairs, without labels, as ``seen``. Best with `interactions`.
+    training : "joint", "after" or "frozen", default "joint"
+        When the weights of features are learnt: with all others; after them, and then all together; or after, with all
+        others frozen, as the paper found best.
+    """
+
+    row: Any = None
+    col: Any = None
+    interactions: int = 0
+    implicit: bool = False
+    training: str = "joint"
+
+    def __post_init__(self) -> None:
+        self.check_count("interactions", 0)
+        self.check_switch("implicit")
+        self.check_name("training", TRAINING)
+
+    @property
+    def of_ids(self) -> bool:
+        """Whether rows or columns have features."""
+        return self.row is not None or self.col is not None or self.implicit
+
+
+@dataclass(frozen=True)
+class _Column:
+    """What was learnt of one column.
+
+    A number x becomes (x - mean) / scale; a category, or each item of a list, its own feature of value one. A missing
+    value is zero in all of these, and one in a feature of its own, the last, if one was missing when learning.
+
+    Attributes
+    ----------
+    name, kind : the column, and what it holds in words
+    missing : whether a missing value has a feature
+    standard : mean and scale of numbers; None for categories, and where every number was missing
+    categories : sorted, without nulls; None for numbers
+    """
+
+    name: str
+    kind: str
+    missing: bool
+    standard: tuple[float, float] | None = None
+    categories: pa.Array | None = None
+
+    @classmethod
+    def learn(cls, name: str, column: pa.Array, absent: bool = False, weight: Floats | None = None) -> "_Column":
+        """Learn from a column; `absent` says that some entities have no line of it, so that all is missing."""
+        kind, missing = _kind(column.type, name), absent or bool(column.null_count)
+        line, values = _entries(column)
+        if kind not in NUMERIC:
+            categories = values.unique()
+            return cls(name, kind, missing, categories=categories.take(pc.sort_indices(categories)))
+        x = _numbers(values)
+        if not len(x):
+            return cls(name, kind, missing)
+        share = None if weight is None else weight[line]
+        mean = float(np.average(x, weights=share))
+        # The rounded mean of equal numbers may differ from them, and their deviation from zero.
+        scale = 1.0 if x.min() == x.max() else float(np.sqrt(np.average((x - mean) ** 2, weights=share)))
+        return cls(name, kind, missing, (mean, scale or 1.0))
+
+    @property
+    def names(self) -> list[str]:
+        if self.categories is not None:
+            names = [f"{self.name}={value}" for value in self.categories.to_pylist()]
+        else:
+            names = [] if self.standard is None else [self.name]
+        return [*names, f"{self.name} (missing)"] if self.missing else names
+
+    @property
+    def width(self) -> int:
+        values = len(self.categories) if self.categories is not None else int(self.standard is not None)
+        return values + self.missing
+
+    def encode(self, column: pa.Array) -> Entries:
+        kind = _kind(column.type, self.name)
+        # A column without a value, and lists without an item, have no kind of their own.
+        listed = kind.startswith("lists") and self.kind.startswith("lists") and "lists" in (kind, self.kind)
+        if kind != self.kind and column.null_count < len(column) and not listed:
+            raise InputError(
+                f"Column {self.name!r} holds {kind} but was {self.kind} when the model was fitted: expected the same. "
+                "Convert it."
+            )
+        line, values = _entries(column)
+        if self.standard is not None:
+            mean, scale = self.standard
+            x = (_numbers(values) - mean) / scale
+            feature = np.zeros(len(x), np.int64)
+        elif self.categories is not None and len(self.categories):
+            feature = Vocabulary(self.categories, self.name).encode(values).astype(np.int64)
+            known, n = feature >= 0, len(self.categories)
+            # A list may hold an item more than once.
+            line, feature = np.divmod(np.unique(line[known] * n + feature[known]), n)
+            x = np.ones(len(line))
+        else:
+            line, feature, x = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0)
+        if self.missing:
+            without = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
+            line = np.concatenate([line, without])
+            feature = np.concatenate([feature, np.full(len(without), self.width - 1)])
+            x = np.concatenate([x, np.ones(len(without))])
+        return line, feature, x
+
+    def to_json(self) -> dict[str, Any]:
+        plain: dict[str, Any] = {"name": self.name, "kind": self.kind, "missing": self.missing}
+        if self.categories is None:
+            return plain | {"standard": self.standard and list(self.standard)}
+        return plain | {"type": str(self.categories.type), "categories": self.categories.to_pylist()}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "_Column":
+        common = value["name"], value["kind"], value["missing"]
+        if "categories" not in value:
+            return cls(*common, value["standard"] and tuple(value["standard"]))
+        kind = pa.type_for_alias(value["type"])
+        return cls(*common, categories=pa.array(value["categories"], type=kind))
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """From features to a matrix, as learnt from the ids seen in training; see `_Column` for the formula.
+
+    Attributes
+    ----------
+    names : one a feature, such as "age", "gender=F", "genres=Action" and "age (missing)"
+    columns : what was learnt of each column of a table; none for a matrix, which is taken as it is
+    transformer : fitted, if there is one; only the name of its class where the encoder comes from JSON
+    id, absent : those of the features it was learnt from
+    """
+
+    names: list[str]
+    columns: tuple[_Column, ...] = ()
+    transformer: Any = None
+    id: str | None = None
+    absent: str = "raise"
+
+    @property
+    def types(self) -> dict[str, pa.DataType]:
+        """The types of columns of numbers and of text, which a part of a file may not tell apart."""
+        kinds = {"numbers": pa.float64(), "text": pa.string()}
+        return {column.name: kinds[column.kind] for column in self.columns if column.kind in kinds}
+
+    @classmethod
+    def learn(cls, features: Features, known: pa.Array) -> "Encoder":
+        """Learn from the lines whose id is in `known`, the ids seen in training."""
+        found = _positions(features, known)
+        lines = np.unique(found[found >= 0])
+        if not len(lines):
+            raise InputError(
+                f"None of the {len(known)} ids of the data is in the features, which have {len(features)} others: "
+                "expected features of these ids. Check which column holds the ids."
+            )
+        if features.transformer is not None:
+            native = features._native
+            native = take_lines(native, lines) if features.matrix is None else native[lines]
+            transformer = copy.deepcopy(features.transformer)
+            try:
+                transformer.fit(native)
+            except Exception as error:
+                # What a transformer raises is its own affair.
+                raise _failed(transformer, error) from error
+            names = _transformed_names(transformer, _transform(transformer, native).shape[1])
+            return cls(names, (), transformer, features.id, features.absent)
+        if features.matrix is not None:
+            return cls([str(i) for i in range(features.matrix.shape[1])], absent=features.absent)
+        _refuse_missing(features.columns)
+        absent = bool((found < 0).any())
+        learnt = (_Column.learn(n, column.take(pa.array(lines)), absent) for n, column in features.columns.items())
+        return cls._of(tuple(learnt), features.id, features.absent)
+
+    @classmethod
+    def learn_columns(cls, columns: Mapping[str, Any], weight: Floats | None = None) -> "Encoder":
+        """Learn from all lines of columns as given, such as those of X besides the ids, by their weights."""
+        arrays = _read(columns, None)
+        _refuse_missing(arrays)
+        return cls._of(tuple(_Column.learn(name, column, weight=weight) for name, column in arrays.items()))
+
+    @classmethod
+    def _of(cls, columns: tuple[_Column, ...], id: str | None = None, absent: str = "raise") -> "Encoder":
+        return cls([name for column in columns for name in column.names], columns, None, id, absent)
+
+    def encode(self, features: Features) -> sparse.csr_array:
+        """The matrix (len(features), n_features) of all ids of `features`."""
+        if self.transformer is not None:
+            if isinstance(self.transformer, str):
+                raise InputError(
+                    f"The features were encoded by a {self.transformer}, which a model file does not hold: expected a "
+                    "model that was not loaded from one. Pickle it, or fit it on the encoded features (ids, matrix)."
+                )
+            if features.transformer is None:
+                raise InputError(
+                    "The model was fitted on features with a transformer, but these have none: expected the same. Pass "
+                    "Features(table, transformer=...)."
+                )
+            matrix = _transform(self.transformer, features._native)
+        elif features.transformer is not None or (features.matrix is None) != bool(self.columns):
+            now, then = _origin(features.transformer, features.matrix is None), _origin(None, bool(self.columns))
+            raise InputError(
+                f"The features are {now}, but were {then} when the model was fitted: expected the same. Convert them."
+            )
+        elif features.matrix is None:
+            return self._assemble(features.columns, len(features))
+        else:
+            matrix = features.matrix
+        if matrix.shape[1] != len(self.names):
+            raise InputError(
+                f"The features have {matrix.shape[1]} columns, but the model was fitted on {len(self.names)}: expected "
+                "as many."
+            )
+        return matrix
+
+    def encode_columns(self, columns: Mapping[str, Any]) -> sparse.csr_array:
+        """The matrix (n, n_features) of columns as given."""
+        arrays = _read(columns, None)
+        return self._assemble(arrays, len(next(iter(arrays.values()), ())))
+
+    def absent_line(self) -> sparse.csr_array:
+        """The matrix (1, n_features) of an entity of which every feature is missing; zero without learnt columns."""
+        return self._assemble({column.name: pa.nulls(1) for column in self.columns}, 1)
+
+    def _assemble(self, columns: Mapping[str, pa.Array], n: int) -> sparse.csr_array:
+        known = {column.name for column in self.columns}
+        for problem, names, remedy in (
+            ("do not have", known - columns.keys(), "Add"),
+            ("also have", columns.keys() - known, "Drop"),
+        ):
+            if names:
+                raise InputError(
+                    f"The features {problem} the column {min(names)!r}: expected the columns "
+                    f"{[column.name for column in self.columns]}, on which the model was fitted. {remedy} it."
+                )
+        start = np.cumsum([0] + [column.width for column in self.columns])
+        entries = [column.encode(columns[column.name]) for column in self.columns]
+        if not entries:
+            return sparse.csr_array((n, len(self.names)))
+        line = np.concatenate([one[0] for one in entries])
+        feature = np.concatenate([one[1] + first for one, first in zip(entries, start[:-1], strict=True)])
+        value = np.concatenate([one[2] for one in entries])
+        shape = n, len(self.names)
+        matrix = sparse.csr_array((value, (narrow(line, shape[0]), narrow(feature, shape[1]))), shape=shape)
+        matrix.eliminate_zeros()
+        return matrix
+
+    def to_json(self) -> Any:
+        """Plain JSON values; of a transformer only the name of its class and those of its features."""
+        if self.transformer is not None:
+            lost = isinstance(self.transformer, str)
+            name = self.transformer if lost else type(self.transformer).__name__
+            return {"transformer": name, "names": list(self.names), "id": self.id, "absent": self.absent}
+        if self.columns:
+            return {"columns": [column.to_json() for column in self.columns], "id": self.id, "absent": self.absent}
+        return {"matrix": len(self.names), "absent": self.absent}
+
+    @classmethod
+    def from_json(cls, value: Any) -> "Encoder":
+        """The encoder that `to_json` wrote; one with a transformer has lost it, and cannot encode."""
+        if "transformer" in value:
+            return cls(list(value["names"]), (), value["transformer"], value["id"], value["absent"])
+        if "matrix" in value:
+            return cls([str(i) for i in range(value["matrix"])], absent=value["absent"])
+        return cls._of(tuple(map(_Column.from_json, value["columns"])), value["id"], value["absent"])
+
+
+def aligned(encoder: Encoder, features: Features, ids: pa.Array, trained: int, what: str) -> sparse.csr_array:
+    """The matrix (len(ids), n_features) with the line of each id, and the absent line where it has none.
+
+    The first `trained` ids have labels; under ``absent="raise"`` each of them must have features. `what` is "row" or
+    "col", for messages.
+    """
+    at = _positions(features, ids)
+    lacking = np.flatnonzero(at[:trained] < 0)
+    if len(lacking) and features.absent == "raise":
+        side = {"row": "row", "col": "column"}[what]
+        raise InputError(
+            f"The {side} id {ids[int(lacking[0])].as_py()!r} has labels but is not in {what}_features "
+            f"({len(lacking)} such ids): expected features for every id. Add it, or pass "
+            "Features(table, absent='missing')."
+        )
+    lines = sparse.vstack([encoder.encode(features), encoder.absent_line()], format="csr")
+    return lines[np.where(at < 0, len(features), at)]
+
+
+def _positions(features: Features, ids: pa.Array) -> Codes:
+    """The line of each id in the features; negative where there is none."""
+    try:
+        return Vocabulary(features.ids, "id").encode(ids)
+    except DtypeError as error:
+        raise DtypeError(
+            f"The features have ids such as {features.ids[0].as_py()!r}, but the data has ids such as "
+            f"{ids[0].as_py()!r}: an id must keep its type. Convert the ids of one of them."
+        ) from error
+
+
+def _copied(column: pa.Array) -> pa.Array:
+    """A column that no longer shares memory with the table it was read from."""
+    return column.take(pa.array(np.arange(len(column))))
+
+
+def _is_pair(table: Any) -> bool:
+    if not isinstance(table, tuple):
+        return False
+    if len(table) != 2 or not (sparse.issparse(table[1]) or (isinstance(table[1], np.ndarray) and table[1].ndim == 2)):
+        raise InputError("Got a tuple that is no pair (ids, matrix): expected a sparse or NumPy matrix as its second.")
+    return True
+
+
+def _finite_matrix(matrix: Any, ids: pa.Array) -> sparse.csr_array:
+    if matrix.dtype.kind not in "biuf":
+        raise InputError(f"The matrix of features has dtype {matrix.dtype}: expected numbers. Convert it.")
+    found = sparse.csr_array(matrix, dtype=np.float64, copy=True)
+    found.sum_duplicates()
+    bad = np.flatnonzero(~np.isfinite(found.data))
+    if len(bad):
+        line = int(np.searchsorted(found.indptr, bad[0], side="right")) - 1
+        raise InputError(
+            f"The matrix of features has the value {found.data[bad[0]]} in column {found.indices[bad[0]]} for the id "
+            f"{ids[line].as_py()!r}: expected finite numbers. Drop or fill it first."
+        )
+    return found
+
+
+def _refuse_missing(columns: Mapping[str, pa.Array]) -> None:
+    """Nothing can be learnt from a column without a value."""
+    for name, column in columns.items():
+        if column.null_count == len(column):
+            raise InputError(f"Column {name!r} has no value, all are missing: expected at least one. Drop the column.")
+
+
+def _read(values: Mapping[str, Any], ids: pa.Array | None) -> dict[str, pa.Array]:
+    """Read the columns of a table, of numbers that are finite."""
+    columns = {name: read_feature(column, f"column {name!r}") for name, column in values.items()}
+    for name, column in columns.items():
+        if ids is not None and len(column) != len(ids):
+            raise InputError(
+                f"Column {name!r} has {len(column)} values, but there are {len(ids)} ids: expected one each."
+            )
+        _kind(column.type, name)
+        line, entries = _entries(column)
+        if pa.types.is_floating(entries.type):
+            bad = np.flatnonzero(~(np.abs(entries.to_numpy(zero_copy_only=False)) < LARGEST))
+            if len(bad):
+                first = int(line[bad[0]])
+                where = f"at position {first}" if ids is None else f"for the id {ids[first].as_py()!r}"
+                raise InputError(
+                    f"Column {name!r} has the value {entries[int(bad[0])].as_py()} {where}: expected finite numbers "
+                    f"below {LARGEST:g}. Drop or fill it first."
+                )
+    return columns
+
+
+NUMERIC = ("numbers", "dates", "durations")
+
+
+def _kind(kind: pa.DataType, name: str) -> str:
+    """What a column of a type that `read_feature` gives holds, in words; ints and floats are both numbers."""
+    if pa.types.is_null(kind):
+        return "nothing"
+    one = _category_kind(kind)
+    if one is not None:
+        return one if one in ("text", "booleans") else "numbers"
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return "dates"
+    if pa.types.is_duration(kind):
+        return "durations"
+    if pa.types.is_dictionary(kind):
+        one = _category_kind(kind.value_type)
+        if one is not None:
+            return one if one in ("text", "booleans") else f"categories that are {one}"
+    if pa.types.is_large_list(kind):
+        one = _category_kind(kind.value_type)
+        if one is not None or pa.types.is_null(kind.value_type):
+            return "lists" if one is None else f"lists of {one}"
+    raise InputError(
+        f"Column {name!r} holds values of type {kind}: expected numbers, dates, durations, text, booleans, or "
+        "categories or lists of text, numbers or booleans. Convert or drop it."
+    )
+
+
+def _category_kind(kind: pa.DataType) -> str | None:
+    if pa.types.is_large_string(kind):
+        return "text"
+    if pa.types.is_boolean(kind):
+        return "booleans"
+    if pa.types.is_integer(kind):
+        return "integers"
+    return "floats" if pa.types.is_floating(kind) else None
+
+
+def _entries(column: pa.Array) -> tuple[Codes, pa.Array]:
+    """The values of a column that are not missing, or the items of its lists, with the line of each."""
+    line = np.arange(len(column))
+    values = column
+    if pa.types.is_large_list(column.type):
+        line, values = pc.list_parent_indices(column).to_numpy(zero_copy_only=False), pc.list_flatten(column)
+    elif pa.types.is_dictionary(column.type):
+        values = column.dictionary_decode()
+    if not values.null_count:
+        return line, values
+    return line[values.is_valid().to_numpy(zero_copy_only=False)], values.drop_null()
+
+
+def _numbers(values: pa.Array) -> Floats:
+    """Numbers as floats; dates, timestamps and durations in days."""
+    kind = values.type
+    per_day = 1.0
+    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
+        values, per_day = values.cast(pa.int64()), PER_DAY[kind.unit]
+    elif pa.types.is_date(kind):
+        values = values.cast(pa.int32())
+    numbers: Floats = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    return numbers / per_day
+
+
+def _transforms(transformer: Any) -> bool:
+    return hasattr(transformer, "fit") and hasattr(transformer, "transform")
+
+
+def _transform(transformer: Any, native: Any) -> sparse.csr_array:
+    who, n = f"The transformer {type(transformer).__name__}", native.shape[0]
+    try:
+        found = transformer.transform(native)
+    except Exception as error:
+        raise _failed(transformer, error) from error
+    if not sparse.issparse(found):
+        found = np.asarray(found)
+    if found.ndim != 2 or found.shape[0] != n:
+        raise InputError(f"{who} gave the shape {found.shape}: expected two dimensions and {n} lines, as given.")
+    try:
+        matrix = sparse.csr_array(found, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{who} gave no numbers ({error}): expected numbers. Add a step that encodes them.") from error
+    if not np.isfinite(matrix.data).all():
+        raise InputError(f"{who} gave NaN or infinite values: expected finite ones. Add an imputer to it.")
+    return matrix
+
+
+def _failed(transformer: Any, error: Exception) -> InputError:
+    return InputError(f"The transformer {type(transformer).__name__} failed ({error}): expected a table it can encode.")
+
+
+def _transformed_names(transformer: Any, width: int) -> list[str]:
+    try:
+        names = [str(name) for name in transformer.get_feature_names_out()]
+    except (AttributeError, ValueError):
+        # A pipeline has the method, and finds out when called that a step of it has not.
+        names = []
+    return names if len(names) == width else [str(i) for i in range(width)]
+
+
+def _origin(transformer: Any, table: bool) -> str:
+    return "given with a transformer" if transformer is not None else "a table" if table else "a matrix"
+
+
+def seen_sets(owner: Codes, other: Codes, n_owners: int, n_others: int, *, both_ways: bool = False) -> sparse.csr_array:
+    """The set of others each owner was seen with, x_ej = 1 / sqrt(n_e) for the n_e of them (n_owners, n_others).
+
+    The implicit feedback of Koren 2008. With `both_ways`, pairs of nodes of one kind, in either order.
+    """
+    pair = owner.astype(np.int64) * n_others + other
+    if both_ways:
+        pair = np.concatenate([pair, other.astype(np.int64) * n_others + owner])
+    line, item = np.divmod(np.unique(pair), n_others)
+    size = np.bincount(line, minlength=n_owners)
+    shape = n_owners, n_others
+    return sparse.csr_array((1 / np.sqrt(size[line]), (narrow(line, shape[0]), narrow(item, shape[1]))), shape=shape)

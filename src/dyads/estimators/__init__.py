@@ -1,0 +1,1 @@
+"""The estimators: each names a choice of parts, and holds no numerics."""

@@ -1,0 +1,183 @@
+"""Simpler models to compare with: maximum-margin matrix factorisation and marginal frequencies."""
+
+import numbers
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from dyads.data.codes import numeric_values, read_labels, values_of
+from dyads.data.dyads import Counts
+from dyads.data.observations import read_dyads, read_observations
+from dyads.errors import InputError, unknown_name
+from dyads.estimators.settings import engine_of, solver_of
+from dyads.learn.training import FitRun, auto_solver, train
+from dyads.metrics import mean_absolute_error
+from dyads.model.loss import AllThreshold, median
+from dyads.model.objective import Objective, Penalty
+from dyads.model.parameters import Layout
+from dyads.model.structure import Stereotype
+
+Array = np.ndarray[Any, Any]
+
+
+class MMMF(ClassifierMixin, BaseEstimator):
+    """Fast maximum-margin matrix factorisation for ordered labels (Rennie & Srebro 2005).
+
+        s_rcl = u_r . v_c - theta_rl,    minimise  sum_i w_i sum_l hinge(t_il s_il) + l2 / 2 (|U|_F^2 + |V|_F^2)
+
+    with a threshold theta_rl of each row between each two neighbouring labels, t_il = 1 if label i lies above it and -1
+    if below, and the smooth hinge; the Frobenius norms of the factors bound the trace norm of U V^T. Predicted is the
+    label with as many thresholds below it as there are positive scores. No probabilities, and labels by their order
+    alone. Rows' thresholds differ from common ones, which are free, by what `l2_bias` lets them. An id without labels
+    has no latent weights, and a row without labels the common thresholds.
+
+    In our terms: shared latent weights (`Stereotype`) that every label above the lowest weighs by one, biases of rows
+    alone, and the loss `AllThreshold`; data layer, kernels and solvers are those of LFL.
+
+    Parameters
+    ----------
+    rank, solver, engine, random_state : as of `LFLOrdinal`, with a rank of at least 1 and a solver that minimises
+    l2 : float, default 1.0
+        Strength for the latent weights of rows and columns.
+    l2_bias : float, default 0.1
+        Strength that holds a row's thresholds near the common ones.
+
+    Attributes
+    ----------
+    classes_ : labels, sorted
+    objective_, n_iter_, solver_ : how the fit went
+    """
+
+    def __init__(
+        self,
+        rank: int = 5,
+        *,
+        l2: float = 1.0,
+        l2_bias: float = 0.1,
+        solver: Any = "auto",
+        engine: Any = "cpu",
+        random_state: Any = None,
+    ) -> None:
+        self.rank = rank
+        self.l2 = l2
+        self.l2_bias = l2_bias
+        self.solver = solver
+        self.engine = engine
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit the model to labelled dyads: a table of row ids and column ids, and their labels."""
+        for name, least, kind in (("rank", 1, numbers.Integral), ("l2", 0, numbers.Real), ("l2_bias", 0, numbers.Real)):
+            value = getattr(self, name)
+            if not isinstance(value, kind) or not least <= value < np.inf:
+                raise InputError(f"{name}={value!r} is not possible: expected a finite number, at least {least}.")
+        seen = read_observations(X, y, sample_weight)
+        if any(seen.dyads.side.widths):
+            raise InputError(
+                "X has further columns, and MMMF knows no features: expected row ids and column ids alone."
+            )
+        structure = Stereotype(len(seen.classes), 0, 1, False, int(self.rank), 1)
+        layout, counts = Layout(structure, len(seen.rows), len(seen.cols)), Counts.of(seen.dyads, False)
+        strengths = dict.fromkeys(("row_factors", "col_factors"), float(self.l2)) | {"row_bias": float(self.l2_bias)}
+        penalty = Penalty.of(layout, strengths, "none", counts)
+        free = np.ones(layout.size, np.bool_)
+        for name in ("col_bias", "phi"):
+            layout.named(free)[name][:] = False
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        run = FitRun(
+            engine_of(self.engine),
+            seed,
+            numeric_values(seen.classes),
+            start=lambda theta: _start(layout, theta, seen.dyads.label_counts),
+        )
+        objective = Objective(layout, AllThreshold(), penalty, free)
+        solver = solver_of(self.solver) or auto_solver(objective, len(seen.dyads))
+        if solver.samples:
+            raise InputError(f"MMMF has no posterior for {type(solver).__name__}: expected a solver that minimises.")
+        found = train(objective, seen.dyads, solver, run).best
+        self.classes_ = seen.classes
+        self.objective_, self.n_iter_, self.solver_ = found.objective, found.n_iter, found.solver
+        self._seen, self._layout, self._theta = seen, layout, found.theta
+        return self
+
+    def decision_function(self, X: Any) -> Array:
+        """The scores u . v - theta of lying above each threshold (n, n_labels - 1)."""
+        check_is_fitted(self)
+        codes, _ = read_dyads(X, [self._seen.rows, self._seen.cols], self._seen.columns)
+        blocks = self._layout.blocks(self._theta.astype(np.float64))
+        # The code -1 finds the last line, which is zero: an id without labels.
+        known = blocks._replace(
+            **{side: np.vstack([getattr(blocks, side), 0 * blocks.row[:1]]) for side in ("row", "col")}
+        )
+        row, col = (np.where(column < 0, len(block) - 1, column) for column, block in zip(codes, known, strict=False))
+        offset = np.zeros((len(row), len(self.classes_)))
+        return engine_of(self.engine).block_scores(self._layout.structure, known, (row, col), offset)[:, 1:]
+
+    def predict(self, X: Any) -> Array:
+        """The label with as many thresholds below it as scores are positive (n,)."""
+        scores = self.decision_function(X)
+        return np.asarray(self.classes_[AllThreshold().decide(scores, numeric_values(self.classes_))])
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Minus the mean absolute error of `predict`: greater is better."""
+        truth, predicted = (values_of(labels, self.classes_) for labels in (read_labels(y), self.predict(X)))
+        return -mean_absolute_error(truth, predicted, sample_weight)
+
+
+class Marginals(ClassifierMixin, BaseEstimator):
+    """How often each label occurs, of all dyads or of those of the same row or column.
+
+        p(y | r, c) = (n_ry + smoothing p(y)) / (n_r + smoothing)
+
+    with the counts of the row (`of="row"`), of the column (`"col"`), or of all dyads (`"all"`). Predicted is the most
+    frequent label or, of `ordered` labels, the median.
+    """
+
+    def __init__(self, of: str = "all", smoothing: float = 3.0, ordered: bool = False) -> None:
+        self.of = of
+        self.smoothing = smoothing
+        self.ordered = ordered
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Count the labels of labelled dyads."""
+        if self.of not in ("all", "row", "col"):
+            raise unknown_name("of", self.of, ("all", "row", "col"))
+        self._seen = read_observations(X, y, None)
+        self.classes_ = self._seen.classes
+        dyads = self._seen.dyads
+        self._overall = dyads.label_counts / dyads.label_counts.sum()
+        n_entities = {"all": 1, "row": dyads.n_rows, "col": dyads.n_cols}[self.of]
+        counts = np.zeros((n_entities, len(self.classes_)))
+        np.add.at(counts, (self._owners([dyads.row, dyads.col]), dyads.label), 1)
+        total = counts.sum(axis=1, keepdims=True)
+        proba = (counts + self.smoothing * self._overall) / (total + self.smoothing)
+        # The code -1 finds the last line: an id without labels.
+        self._proba = np.vstack([proba, self._overall])
+        return self
+
+    def _owners(self, codes: list[Any]) -> Any:
+        return np.zeros(len(codes[0]), np.int64) if self.of == "all" else codes[self.of == "col"]
+
+    def predict_proba(self, X: Any) -> Array:
+        """The shares of the labels (n, n_labels)."""
+        check_is_fitted(self)
+        codes, _ = read_dyads(X, [self._seen.rows, self._seen.cols], self._seen.columns)
+        found: Array = self._proba[self._owners(codes)]
+        return found
+
+    def predict(self, X: Any) -> Array:
+        """The most frequent label, or the median (n,)."""
+        proba = self.predict_proba(X)
+        return np.asarray(self.classes_[median(proba) if self.ordered else proba.argmax(axis=1)])
+
+
+def _start(layout: Layout, theta: Array, label_counts: Array) -> Array:
+    """Where a fit begins: every label weighs the latent weights by one, common thresholds are between -1 and 1."""
+    named = layout.named(theta)
+    named["phi"][:] = 1
+    above = 1 - np.cumsum(label_counts)[:-1] / label_counts.sum()
+    named["label_bias"][:] = 2 * above - 1
+    return theta

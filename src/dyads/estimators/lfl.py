@@ -1,0 +1,509 @@
+"""LFL: how the estimators are trained. Parameters and tables in, a `Record` kept; no numerics."""
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from dyads.data.codes import numeric_values
+from dyads.data.dyads import Counts, Dyads
+from dyads.data.features import Features, SideInformation
+from dyads.data.observations import (
+    Observations,
+    SideTables,
+    check_undirected,
+    read_more,
+    read_observations,
+    wanted_columns,
+)
+from dyads.engine import Engine, Problem
+from dyads.errors import (
+    DivergenceError,
+    InputError,
+    NotConvergedWarning,
+    VanishedWarning,
+)
+from dyads.estimators.predictor import Predictor
+from dyads.estimators.settings import check_choices, features_of, l2_of, solver_of
+from dyads.learn.sampling import sample
+from dyads.learn.training import Callback, FitRun, Learned, Progress, Restart, auto_solver, resume, train
+from dyads.model.loss import LOSSES, Loss
+from dyads.model.objective import L2, LATENT, Objective
+from dyads.model.parameters import Layout, label_log_odds
+from dyads.model.record import Draw, Entities, Known, Model, Parts, Record
+from dyads.model.structure import STRUCTURES, Stereotype, build, is_undirected
+from dyads.solve import LBFGS, SGD, Gibbs, Newton
+from dyads.trained.coldstart import (
+    fold_in,
+    posterior_draws,
+    refuse_featureless,
+    targets,
+    with_mean_predictions,
+    with_more,
+    with_spread,
+)
+
+Array = np.ndarray[Any, Any]
+logger = logging.getLogger("dyads")
+
+VANISHED = 1e-2
+"""Latent weights whose root mean square is below this add nothing to a log-odds."""
+
+
+class LFL(Predictor):
+    """What the estimators share: tables in, a `Record` kept; `Predictor` has what is made of it.
+
+    `_structures` names those an estimator offers, its default first.
+    """
+
+    _structures: tuple[str, ...]
+
+    def __init__(
+        self,
+        rank: int = 5,
+        *,
+        loss: str | Loss = "log",
+        structure: str | None = None,
+        n_terms: int | None = None,
+        reference: Any = "auto",
+        bias: bool = True,
+        id_columns: Sequence[Any] | None = None,
+        features: SideInformation | None = None,
+        l2: float | L2 | None = None,
+        solver: str | LBFGS | SGD | Newton | Gibbs = "auto",
+        n_init: int = 1,
+        n_models: int = 1,
+        early_stopping: float | None = None,
+        unknown: str = "prior",
+        engine: str | Engine = "cpu",
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+        warm_start: bool = False,
+    ) -> None:
+        self.rank = rank
+        self.loss = loss
+        self.structure = structure
+        self.n_terms = n_terms
+        self.reference = reference
+        self.bias = bias
+        self.id_columns = id_columns
+        self.features = features
+        self.l2 = l2
+        self.solver = solver
+        self.n_init = n_init
+        self.n_models = n_models
+        self.early_stopping = early_stopping
+        self.unknown = unknown
+        self.engine = engine
+        self.random_state = random_state
+        self.verbose = verbose
+        self.warm_start = warm_start
+
+    # ---------------------------------------------------------------------------------------------------- fitting
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        seen: Any = None,
+        callback: Callback | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+    ) -> Self:
+        """Fit the model to labelled dyads.
+
+        Parameters
+        ----------
+        X : table of n dyads
+            pandas, polars or Arrow table, NumPy array, dict of columns or list of pairs: row id, column id. Further
+            columns are features of the dyads.
+        y : (n,) labels
+        sample_weight : (n,) nonnegative weights, default all one
+            A dyad of weight two counts as two dyads; one of weight zero as none.
+        seen : table of pairs without labels, default None
+            With ``implicit=True``, further pairs (row id, column id) for the sets of those seen together.
+        callback : called with a `dyads.learn.training.Progress` after each iteration; returning True stops the fit.
+        checkpoint : path, default None
+            For `Gibbs`, a file in which the chains are kept every minute and at the end. A fit of the same model to the
+            same data goes on from it, up to the number of `sweeps`, with the result of one that was never stopped: its
+            random numbers are those it began with, whatever `random_state`, and further sweeps stay.
+        """
+        self.check_params()
+        observed = self._read(X, y, sample_weight, seen)
+        parts, known = self._untrained(observed)
+        objective = parts.objective(known)
+        before = self.record_.models if self.warm_start and hasattr(self, "record_") else []
+        rng = check_random_state(self.random_state)
+        learnt: list[Draw] = []
+        ends: list[Restart] = []
+        with _logged(self.verbose, callback) as monitored:
+            for number in range(self.n_models):
+                start = self._warm_start(before[number], parts, known) if number < len(before) else None
+                run = FitRun(
+                    engine=self._engine,
+                    seed=int(rng.randint(2**31 - 1)),
+                    values=numeric_values(observed.classes) if self._ordered else None,
+                    n_init=self.n_init,
+                    validation_fraction=self.early_stopping,
+                    side_training=features_of(self.features).training,
+                    start=start,
+                    callback=monitored,
+                )
+                learned = self._learn(objective, observed.dyads, run, checkpoint)
+                ends.append(learned.best)
+                if number == 0:
+                    trace, diagnostics = learned.trace, learned.diagnostics
+                if learned.draws:
+                    more = posterior_draws(parts, known, [(draw.theta, draw.priors) for draw in learned.draws])
+                else:
+                    point = Model(parts=parts, known=known, draw=Draw.trained(parts, known, learned.best.theta))
+                    more = [with_spread(point, observed.dyads, self._engine)]
+                if self.unknown == "mean":
+                    models = Record(parts=parts, known=known, draws=tuple(more)).models
+                    more = [with_mean_predictions(model, observed.dyads, self._engine) for model in models]
+                learnt += more
+                if learned.best.ended == "monitor":
+                    break
+        best = ends[0]
+        self.record_ = Record(parts=parts, known=known, draws=tuple(learnt))
+        self.columns_ = observed.columns
+        self.n_features_in_ = len(observed.columns)
+        self.n_iter_ = best.n_iter
+        self.converged_ = all(end.ended == "tolerance" for end in ends)
+        self.objective_ = best.objective
+        self.solver_ = best.solver
+        self.trace_ = {name: [getattr(step, name) for step in trace] for name in Progress._fields}
+        self.__dict__.pop("diagnostics_", None)
+        if diagnostics is not None:
+            self.diagnostics_ = {name: np.asarray(part).tolist() for name, part in diagnostics._asdict().items()}
+        diverged = next((end.diverged for end in ends if end.diverged is not None), None)
+        if diverged is not None:
+            raise DivergenceError(
+                f"The objective stopped being a finite number {diverged}. The model keeps its last finite state."
+            )
+        if self.rank and not self.record_.is_posterior and self.record_.models[0].latent_size() < VANISHED:
+            strength = l2_of(self.l2).latent
+            warnings.warn(
+                f"All latent weights vanished: the penalty l2={LATENT if strength is None else strength:g} is too "
+                "strong for these data, and the model is that of rank 0. Lower l2, or choose it by cross-validation.",
+                VanishedWarning,
+                stacklevel=2,
+            )
+        warning = next((end.warning for end in ends if end.warning is not None), None)
+        if warning is not None:
+            warnings.warn(warning, NotConvergedWarning, stacklevel=2)
+        return self
+
+    def _learn(
+        self, objective: Objective, dyads: Dyads, run: FitRun, checkpoint: str | os.PathLike[str] | None
+    ) -> Learned:
+        """Minimise the objective, or draw from its posterior, as the solver does."""
+        solver = solver_of(self.solver) or auto_solver(objective, len(dyads))
+        if solver.samples:
+            return sample(objective, dyads, solver, run, checkpoint)
+        if checkpoint is not None:
+            raise InputError(f"checkpoint is for Gibbs, and the solver is {type(solver).__name__}: expected None.")
+        return train(objective, dyads, solver, run)
+
+    def check_params(self) -> None:
+        """Refuse impossible parameters, as `fit` does before it reads any data."""
+        kinds = [LFL]
+        for kind in kinds:
+            kinds += kind.__subclasses__()
+        offers = {kind.__name__: kind._structures for kind in kinds if "_structures" in vars(kind)}
+        check_choices(self, self._structures, offers)
+
+    def _untrained(self, observed: Observations) -> tuple[Parts, Known]:
+        """What is chosen and known before training."""
+        dyads, layout = observed.dyads, self._layout(observed)
+        one_set, encoders = layout.structure.one_set, observed.encoders
+        counts = Counts.of(dyads, one_set)
+        rows = Entities.of(observed.rows, counts.row, dyads.side.row, encoders.row)
+        parts = Parts(
+            structure=layout.structure,
+            loss=self._loss(observed.classes),
+            rank=int(self.rank),
+            bias=bool(self.bias),
+            interactions=layout.interactions,
+            implicit=features_of(self.features).implicit,
+            strengths=l2_of(self.l2).strengths(layout, int(self.rank), bool(self.bias)),
+            scaling=l2_of(self.l2).scaling,
+        )
+        known = Known(
+            classes=observed.classes,
+            sets=(rows,) if one_set else (rows, Entities.of(observed.cols, counts.col, dyads.side.col, encoders.col)),
+            col_name=observed.cols.name,
+            relations=observed.relations,
+            relation_counts=counts.relation,
+            shared_centre=self._shared_centre(layout, dyads, observed.classes),
+            dyad_encoder=encoders.dyad,
+        )
+        return parts, known
+
+    def _read(self, X: Any, y: Any, sample_weight: Any, seen: Any = None, classes: Any = None) -> Observations:
+        y = self._checked(y)
+        _, one_set = STRUCTURES[self._structure]
+        given = features_of(self.features)
+        side = SideTables(_features(given.row), _features(given.col), given.implicit, seen)
+        wanted = wanted_columns(self.id_columns, self._n_id_columns)
+        observed = read_observations(X, y, sample_weight, wanted, one_set=one_set, side=side, classes=classes)
+        if not any(observed.dyads.side.widths) and given.training != "joint":
+            raise InputError(
+                f"SideInformation got training={given.training!r}, and there are no features: expected row, col, "
+                "implicit=True or further columns of X. Give one of them, or leave it out."
+            )
+        self._check_observed(observed)
+        return observed
+
+    def _check_observed(self, observed: Observations) -> None:
+        """Refuse what an estimator cannot learn from."""
+        if is_undirected(*STRUCTURES[self._structure]):
+            check_undirected(observed)
+
+    _n_id_columns = 2
+    """Columns of ids an estimator has: of rows and of columns, and of relations if there are several."""
+
+    @property
+    def _structure(self) -> str:
+        """The name of the structure, the estimator's own where none is given."""
+        return self._structures[0] if self.structure is None else self.structure
+
+    def _layout(self, seen: Observations) -> Layout:
+        n_labels, name = len(seen.classes), self._structure
+        interactions, widths = features_of(self.features).interactions, seen.dyads.side.widths
+        if interactions and not any(widths[:2]):
+            raise InputError(
+                f"SideInformation got interactions={interactions}, which is for features of rows and columns, and "
+                "there are none: expected row, col or implicit=True. Give one of them (again, to a model that was "
+                "loaded: its file does not hold the tables), or leave it 0."
+            )
+        rank = max(int(self.rank), interactions)
+        if self.structure is None and name == "stereotype" and (n_labels < 3 or rank == 0):
+            name = "bilinear"
+        kind, n_terms = STRUCTURES[name][0], self.n_terms
+        if kind is Stereotype:
+            n_terms = (1 if seen.relations is None else 3) if n_terms is None else int(n_terms)
+            has_reference = self._reference_code(seen.classes) < n_labels
+            most = n_labels - has_reference if seen.relations is None else np.inf
+            if rank < 1 or n_terms > most or (n_labels < 3 and seen.relations is None):
+                raise InputError(
+                    f"structure={name!r}, rank={self.rank}, n_terms={n_terms} and {n_labels} labels "
+                    "do not fit: expected rank and n_terms of at least 1, three or more labels, and no more terms "
+                    "than labels without the reference. Use structure='bilinear'."
+                )
+        elif n_terms is not None:
+            raise InputError(
+                f"n_terms={n_terms!r} is for structure='stereotype' and for mixtures of relations, not for {name!r}: "
+                "leave it None."
+            )
+        reference = self._reference_code(seen.classes)
+        # Features act on the biases, which are there for them even where entities have none of their own.
+        structure = build(name, n_labels, reference, bool(self.bias) or any(widths[:2]), rank, n_terms)
+        return Layout(structure, len(seen.rows), len(seen.cols), seen.dyads.n_relations, widths, interactions)
+
+    def _loss(self, classes: Array) -> Loss:
+        loss = LOSSES[self.loss]() if isinstance(self.loss, str) else self.loss
+        if loss.ordered and not self._ordered:
+            raise InputError(f"loss={self.loss!r} needs ordered labels: use LFLOrdinal, or loss='log' or 'brier'.")
+        return loss.bind(numeric_values(classes)) if self._ordered else loss
+
+    def _shared_centre(self, layout: Layout, dyads: Dyads, classes: Array) -> Array:
+        """What shared blocks are penalised towards (n_relations, shared size)."""
+        theta = np.zeros(layout.size)
+        named = layout.named(theta)
+        if layout.n_relations > 1:
+            named["label_bias"][:] = label_log_odds(layout.structure, dyads.label_counts)
+        else:
+            values = numeric_values(classes) if self._ordered else None
+            for name, start in layout.structure.shared_start(1, values).items():
+                named[name][:] = start
+        return layout.blocks(theta).shared
+
+    def _reference_code(self, classes: Array) -> int:
+        """The code of the reference label, or the number of labels when there is none."""
+        if isinstance(self.reference, str) and self.reference == "auto":
+            return 0 if len(classes) == 2 else len(classes)
+        if self.reference is None:
+            return len(classes)
+        codes = np.flatnonzero(classes == self.reference) if np.isscalar(self.reference) else ()
+        if not len(codes):
+            raise InputError(
+                f"reference={self.reference!r} is not a label: expected None, 'auto' or one of {classes.tolist()}."
+            )
+        return int(codes[0])
+
+    def _warm_start(self, old: Model, parts: Parts, known: Known) -> Any:
+        alike = ("structure", "rank", "bias", "interactions")
+        if any(getattr(old.parts, name) != getattr(parts, name) for name in alike) or not np.array_equal(
+            old.known.classes, known.classes
+        ):
+            raise InputError(
+                "warm_start=True needs the labels, rank, reference, bias and interactions of the last fit: they "
+                "changed. Fit a new estimator, or set warm_start=False."
+            )
+
+        def start(theta: Array) -> Array:
+            return old.start_for(known, theta)
+
+        return start
+
+    def problem(self, X: Any, y: Any, sample_weight: Any = None) -> tuple[Problem, Array]:
+        """The objective of the fit bound to its dyads, and the parameters where it ended: the certificate of a fit.
+
+        Give the table and the labels of the fit again. At a minimum the gradient of the objective is zero::
+
+            problem, theta = model.problem(X, y)
+            with problem:
+                value, gradient = problem.value_and_gradient(theta)
+        """
+        check_is_fitted(self)
+        known, model = self.record_.known, self.record_.models[0]
+        more = self._read_more(self.record_, X, y, sample_weight)
+        dyads = replace(more.dyads, side=known.side._replace(dyad=more.dyads.side.dyad))
+        return self._engine.bind(self.record_.parts.objective(known), dyads), model.uncentred()
+
+    # ------------------------------------------------------------------------------------------------ more labels
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Go on from what was learnt with one epoch of SGD over more labelled dyads; ids not yet known are added.
+
+        Of the solver's settings the learning rate counts; the others, `n_init` and `early_stopping` are for `fit`.
+
+        Old dyads are not needed again: an entity's penalty is spread over all its labels so far. `classes` : all labels
+        there will ever be, at the first call; default those in y. What `calibrate` learnt stays, and is worth learning
+        again after many more labels; what `conformalize` learnt is dropped, since it holds for one model only.
+        """
+        self.check_params()
+        solver = solver_of(self.solver) or SGD()
+        for name, unfit in (
+            ("features", features_of(self.features).implicit),
+            ("unknown", self.unknown == "mean"),
+            ("n_models", self.n_models > 1),
+            ("solver", not isinstance(solver, SGD)),
+        ):
+            if unfit:
+                raise InputError(
+                    f"partial_fit does not go with {name}={getattr(self, name)!r}: expected SGD, one model, and "
+                    "nothing that needs all dyads at once. Use fit."
+                )
+        record: Record | None = self.__dict__.get("record_")
+        if record is not None and (len(record.draws) > 1 or record.is_posterior):
+            raise InputError(
+                f"partial_fit goes on with a single point estimate, and there are {len(record.draws)} models or draws: "
+                "expected a fit with n_models=1 by a solver that minimises. Use fit."
+            )
+        if record is None:
+            more = self._read(X, y, sample_weight, classes=classes)
+            before, start, n_iter, trace = None, None, 0, {}
+            parts, known = self._untrained(more)
+            known = known.without_counts()
+        else:
+            more = self._read_more(record, X, y, sample_weight)
+            if len(more.rows) > len(record.known.rows) or len(more.cols) > len(record.known.cols):
+                # The tables may have grown since the fit.
+                given = features_of(self.features)
+                record = self._with_features(given.row, given.col)
+                more = self._read_more(record, X, y, sample_weight)
+            (before,) = record.grown(more.rows, more.cols).models
+            parts, known = before.parts, before.known
+            refuse_featureless(record.known, known)
+            start, n_iter, trace = before.uncentred(), self.n_iter_, self.trace_
+        dyads = replace(more.dyads, side=known.side._replace(dyad=more.dyads.side.dyad))
+        known = known.counted(dyads)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        run = FitRun(self._engine, seed, numeric_values(known.classes) if self._ordered else None)
+        theta, progress = resume(parts.objective(known), dyads, known.counts, start, solver, n_iter, run)
+        model = Model(parts=parts, known=known, draw=Draw.trained(parts, known, theta))
+        draw = (
+            with_spread(model, dyads, self._engine) if before is None else with_more(model, before, dyads, self._engine)
+        )
+        calibrator = None if record is None else record.calibrator
+        self.record_ = Record(parts=parts, known=known, draws=(draw,), calibrator=calibrator)
+        self.columns_, self.n_features_in_ = more.columns, len(more.columns)
+        self.n_iter_, self.solver_, self.converged_ = n_iter + 1, "sgd", False
+        self.objective_ = progress.objective
+        self.trace_ = {name: [*trace.get(name, []), value] for name, value in progress._asdict().items()}
+        return self
+
+    def fold_in(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        side: str | None = None,
+        row_features: Any = None,
+        col_features: Any = None,
+    ) -> Self:
+        """Add new rows and columns by their labels; everything else stays as it is. Changes this model, and returns it.
+
+        The block of each new id is the optimum given all others, by Newton's method: for the log loss the problem is
+        convex. (In each draw of a posterior it is drawn given the others.) No prediction for other ids changes. To keep
+        this model as it is, fold into a copy: ``copy.copy(model).fold_in(X, y)``.
+
+        Parameters
+        ----------
+        X, y, sample_weight : labelled dyads, as for `fit`
+        side : None, "row" or "col"
+            None solves for ids that have no labels in the model. "row" solves for every row of X, known or not, from
+            the labels given here: give *all* labels of a known row, old and new. "col" likewise.
+        row_features, col_features : features of the new ids, for a model with such
+        """
+        if side not in (None, "row", "col"):
+            raise InputError(f"side={side!r} is not possible: expected None, 'row' or 'col'.")
+        check_is_fitted(self)
+        record = self._with_features(row_features, col_features)
+        new = self._read_more(record, X, y, sample_weight)
+        grown, known = record.grown(new.rows, new.cols), record.known
+        refuse_featureless(known, grown.known)
+        rows, cols = targets(grown.known, new.dyads, (len(known.rows), len(known.cols)), side)
+        # Dyads between ids that both stay as they are say nothing about the others.
+        dyads = new.dyads.take(np.isin(new.dyads.row, rows) | np.isin(new.dyads.col, cols))
+        self.record_ = fold_in(grown, dyads, rows, cols, self._engine)
+        return self
+
+    def _read_more(self, record: Record, X: Any, y: Any, sample_weight: Any) -> Observations:
+        known = record.known
+        more = read_more(
+            X, self._checked(y), sample_weight, known.vocabularies, self.columns_, known.classes, known.dyad_encoder,
+            one_set=known.one_set,
+        )  # fmt: skip
+        self._check_observed(more)
+        return more
+
+
+def _features(value: Any) -> Features | None:
+    return None if value is None else Features.of(value)
+
+
+@contextmanager
+def _logged(verbose: int, callback: Callback | None) -> Iterator[Callback | None]:
+    """Wrap a callback so that each iteration is logged first; to standard error, for the time, if nobody listens."""
+    if not verbose:
+        yield callback
+        return
+    handler, level = None, logger.level
+    if not logger.hasHandlers():
+        handler = logging.StreamHandler()
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+
+    def announce(progress: Progress) -> Any:
+        held = "" if np.isnan(progress.validation) else f", held-out loss {progress.validation:.5f}"
+        start, iteration, objective, _, seconds = progress
+        logger.info("start %d, iteration %d: objective %.6g%s, %.1f s", start, iteration, objective, held, seconds)
+        return callback(progress) if callback is not None else None
+
+    try:
+        yield announce
+    finally:
+        if handler is not None:
+            logger.removeHandler(handler)
+            logger.setLevel(level)

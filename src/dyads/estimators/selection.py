@@ -1,0 +1,435 @@
+"""Model selection: how good a model is, by what it knew of the ids, and penalties chosen by cross-validation."""
+
+import itertools
+import logging
+import numbers
+import os
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+import joblib
+import numpy as np
+from scipy import sparse
+from scipy.sparse.linalg import svds
+from sklearn.base import clone
+from sklearn.model_selection import check_cv
+from sklearn.utils.validation import check_is_fitted
+
+from dyads import metrics
+from dyads.data.codes import numeric_values, read_labels, values_of
+from dyads.data.features import SideInformation
+from dyads.data.observations import read_weight
+from dyads.data.split import RandomCells
+from dyads.data.tables import named_values, read_column, read_feature, table_like
+from dyads.engine import Engine
+from dyads.errors import InputError, NotConvergedWarning, UnknownIdWarning, VanishedWarning
+from dyads.estimators.kinds import LFLClassifier, LFLOrdinal
+from dyads.estimators.lfl import LFL
+from dyads.estimators.settings import features_of, l2_of, solver_of
+from dyads.model.loss import Loss
+from dyads.model.objective import L2
+from dyads.solve import LBFGS, SGD, Gibbs, Newton
+from dyads.trained.predictions import Predictions, predictions_of
+
+Array = np.ndarray[Any, Any]
+logger = logging.getLogger("dyads")
+
+SHARES = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
+"""The default grid of `l2__latent`, as shares of the strength at which all latent weights vanish."""
+
+SIDE_GRID = (3.0, 10.0, 30.0, 100.0, 300.0)
+"""The default grid of `l2__side`, tried where there are features."""
+
+BIAS_GRID = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""The default grid of `l2__bias`, tried where there are no latent weights."""
+
+UNSEEN_LABEL = 20.0
+"""The log-loss of a label that a fold's training part lacks."""
+
+REGIMES = {
+    "known": (True, True),
+    "new row": (False, True),
+    "new column": (True, False),
+    "both new": (False, False),
+}
+"""Whether the row and the column of a dyad had labels in training."""
+
+
+def evaluate(
+    model: Any, X: Any, y: Any, sample_weight: Any = None, *, row_features: Any = None, col_features: Any = None
+) -> Any:
+    """Judge a fitted model by regime: a table with a line for each of `REGIMES` that occurs, and one for all.
+
+    Columns: regime, n (dyads), log_loss, brier_score, classwise_ece, auc (NaN where all labels are the same), accuracy,
+    and for ordered labels mean_absolute_error, of the predicted label, and root_mean_squared_error, of the mean.
+    `row_features`, `col_features` : as `predict_proba` takes them. The table is of the kind X has, an Arrow table if
+    that is no dataframe. X is scored once. A model of another library, with `predict_proba`, `predict` and `classes_`,
+    has the line of all alone, unless it has `support` too.
+    """
+    with warnings.catch_warnings():
+        # The lines of the table say how many ids are new.
+        warnings.simplefilter("ignore", UnknownIdWarning)
+        predictions = predictions_of(model, X, row_features, col_features)
+    return table_like(by_regime(predictions, y, sample_weight, ordered=hasattr(model, "predict_mean")), X)
+
+
+def by_regime(
+    predictions: Predictions, y: Any, sample_weight: Any = None, *, ordered: bool = False
+) -> dict[str, list[Any]]:
+    """The columns of `evaluate`; of predictions without support there is the line of all alone."""
+    proba, predicted, classes = predictions.proba, predictions.labels, predictions.classes
+    truth = read_labels(y)
+    if len(truth) != len(proba):
+        raise InputError(f"Got {len(proba)} dyads but {len(truth)} labels: expected one for each dyad.")
+    weight = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+    lines = {}
+    if predictions.support is not None:
+        known = predictions.support > 0
+        lines = {name: (known == np.array(pattern)).all(axis=1) for name, pattern in REGIMES.items()}
+    lines["all"] = np.ones(len(truth), np.bool_)
+    columns: dict[str, list[Any]] = {}
+    for regime, chosen in lines.items():
+        if not chosen.any():
+            continue
+        share = None if weight is None else weight[chosen]
+        line = {"regime": regime, "n": int(chosen.sum())}
+        for name in ("log_loss", "brier_score", "classwise_ece"):
+            line[name] = getattr(metrics, name)(truth[chosen], proba[chosen], classes, share)
+        several = len(np.unique(truth[chosen])) > 1
+        line["auc"] = metrics.auc(truth[chosen], proba[chosen], classes, sample_weight=share) if several else np.nan
+        line["accuracy"] = metrics.accuracy(truth[chosen], predicted[chosen], share)
+        if ordered:
+            values = values_of(truth[chosen], classes), values_of(predicted[chosen], classes)
+            line["mean_absolute_error"] = metrics.mean_absolute_error(*values, share)
+            mean = predictions.mean[chosen]
+            line["root_mean_squared_error"] = metrics.root_mean_squared_error(values[0], mean, share)
+        for name, value in line.items():
+            columns.setdefault(name, []).append(value)
+    return columns
+
+
+def calibration_by_label(model: Any, X: Any, y: Any, sample_weight: Any = None) -> Any:
+    """How true the probabilities of each label are: its calibration error and the parts of its Brier score.
+
+    A tidy table of label, share, ece, reliability, resolution, uncertainty; see `metrics.brier_decomposition`.
+    """
+    proba, truth, classes = model.predict_proba(X), read_labels(y), model.classes_
+    parts = metrics.brier_decomposition(truth, proba, classes, sample_weight)
+    found = []
+    for code, label in enumerate(classes):
+        confidence, frequency, share = metrics.reliability(truth == label, proba[:, code], sample_weight)
+        found.append((float(np.sum(share * frequency)), float(np.sum(share * np.abs(confidence - frequency)))))
+    rate, ece = np.array(found).T
+    return table_like({"label": classes, "share": rate, "ece": ece, **parts}, X)
+
+
+def calibration_by_support(model: Any, X: Any, y: Any, sample_weight: Any = None) -> Any:
+    """How true probabilities are by what was known of a dyad: in tenths of the lesser support of its two ids.
+
+    A tidy table of support (the least and greatest of each part), n, classwise_ece, brier_score and log_loss.
+    """
+    predictions, truth = predictions_of(model, X), read_labels(y)
+    proba, support = predictions.proba, predictions.least_support
+    weight = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+    part = np.searchsorted(np.unique(np.quantile(support, np.linspace(0, 1, 11)[1:-1])), support, side="right")
+    columns: dict[str, list[Any]] = {}
+    for number in np.unique(part):
+        chosen = part == number
+        arguments = (truth[chosen], proba[chosen], predictions.classes, None if weight is None else weight[chosen])
+        line = {"least_support": support[chosen].min(), "most_support": support[chosen].max(), "n": int(chosen.sum())}
+        line |= {name: getattr(metrics, name)(*arguments) for name in ("classwise_ece", "brier_score", "log_loss")}
+        for name, value in line.items():
+            columns.setdefault(name, []).append(value)
+    return table_like(columns, X)
+
+
+def vanishing_l2(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
+    """The strength of `l2` at which latent weights vanish: the greatest singular value of what rank 0 does not explain.
+
+    Near zero, latent weights a, b lower the loss by g_y(r, c) a_r b_c with g = d loss / d score of rank 0, summed over
+    dyads, and cost l2 (|a|^2 + |b|^2) / 2: they grow only if the matrix of some label has a greater norm than l2.
+    Of ordered labels, which share latent weights, that of all labels weighed by their standardised values counts too.
+    """
+    given = l2_of(estimator.l2)
+    l2 = given.replaced(dict.fromkeys(("latent", "row", "col", "shared")))
+    features = None if estimator.features is None else estimator.features.replaced({"interactions": 0})
+    changed = {"rank": 0, "structure": None, "n_terms": None, "early_stopping": None, "n_models": 1}
+    plain = clone(estimator).set_params(l2=l2, features=features, **changed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotConvergedWarning)
+        plain.fit(X, y, sample_weight)
+    problem, theta = plain.problem(X, y, sample_weight)
+    with problem:
+        dyads, slopes = problem.score_gradients(theta)
+    if plain._ordered:
+        values = numeric_values(plain.classes_)
+        slopes = np.column_stack([slopes, slopes @ ((values - values.mean()) / values.std())])
+    found = [0.0]
+    for g in slopes.T:
+        matrix = sparse.csr_array((g, (dyads.row, dyads.col)))
+        if min(matrix.shape) > 1:
+            found.append(float(svds(matrix, k=1, return_singular_vectors=False, random_state=0)[0]))
+    return max(found) or 1.0
+
+
+class _CV(LFL):
+    """What estimators with built-in cross-validation add to the estimator they are made of, `_plain`."""
+
+    _plain: ClassVar[Any]
+
+    def __init__(
+        self,
+        rank: int = 5,
+        *,
+        grid: Mapping[str, Sequence[Any]] | None = None,
+        cv: Any = 3,
+        n_jobs: int | None = None,
+        loss: str | Loss = "log",
+        structure: str | None = None,
+        n_terms: int | None = None,
+        reference: Any = "auto",
+        bias: bool = True,
+        id_columns: Sequence[Any] | None = None,
+        features: SideInformation | None = None,
+        l2: float | L2 | None = None,
+        solver: str | LBFGS | SGD | Newton | Gibbs = "auto",
+        n_init: int = 1,
+        n_models: int = 1,
+        early_stopping: float | None = None,
+        unknown: str = "prior",
+        engine: str | Engine = "cpu",
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+        warm_start: bool = False,
+    ) -> None:
+        super().__init__(
+            rank,
+            loss=loss,
+            structure=structure,
+            n_terms=n_terms,
+            reference=reference,
+            bias=bias,
+            id_columns=id_columns,
+            features=features,
+            l2=l2,
+            solver=solver,
+            n_init=n_init,
+            n_models=n_models,
+            early_stopping=early_stopping,
+            unknown=unknown,
+            engine=engine,
+            random_state=random_state,
+            verbose=verbose,
+            warm_start=warm_start,
+        )
+        self.grid = grid
+        self.cv = cv
+        self.n_jobs = n_jobs
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, callback: Callable[[int, int], Any] | None = None) -> Self:
+        """Choose the penalties on folds of the data, then fit on all of it.
+
+        `callback` : called with the number of fits done and of those planned after each of them, for a progress bar; of
+        several jobs, from their threads, one at a time.
+        """
+        template = self._template()
+        template.check_params()
+        table = {name: read_feature(values, f"column {name!r}") for name, values in named_values(X).items()}
+        labels = read_column(y, "the column of labels", numbers_mix=True)
+        weight = read_weight(sample_weight)
+        if isinstance(self.cv, numbers.Integral):
+            cv = RandomCells(int(self.cv), id_columns=template.id_columns)
+        else:
+            cv = check_cv(self.cv, read_labels(y), classifier=True)
+        folds = list(cv.split(table if isinstance(cv, RandomCells) else X, read_labels(y)))
+        search = _Search(template, table, labels, weight, folds, self.n_jobs, self.verbose, callback)
+        paths, side = self._paths(template, table, labels, weight)
+        search.planned = (sum(len(values) for _, _, values in paths) + len(side)) * len(folds)
+        for fixed, name, values in paths:
+            search.path(fixed, name, values)
+        if side:
+            search.path(search.best, "l2__side", side)
+        self.cv_results_ = search.results()
+        self.best_params_, self.best_score_ = search.best, search.best_score
+        self.best_index_ = self.cv_results_["params"].index(search.best)
+        chosen = clone(template).set_params(**search.best).fit(X, y, sample_weight)
+        self.__dict__.update({name: value for name, value in vars(chosen).items() if name.endswith("_")})
+        return self
+
+    def _paths(
+        self, template: Any, table: Any, labels: Any, weight: Array | None
+    ) -> tuple[list[tuple[dict[str, Any], str, Sequence[float]]], Sequence[float]]:
+        """The searches along one penalty: (fixed parameters, name, values) of each; and the values of `l2__side`."""
+        grid = {name: list(values) for name, values in (self.grid or {}).items()}
+        solver = solver_of(template.solver)
+        latent, side = grid.pop("l2__latent", None), grid.pop("l2__side", None)
+        if latent is None and l2_of(template.l2).latent is not None:
+            latent = [l2_of(template.l2).latent]
+        if latent is None and solver is not None and solver.samples:
+            raise InputError(
+                f"{type(solver).__name__} learns how strong its penalties are: expected a solver that minimises, or "
+                f"l2= one value to compare other parameters. Fit {self._plain.__name__} itself."
+            )
+        combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+        ranks = [fixed.get("rank", template.rank) for fixed in combinations]
+        if latent is None and any(ranks):
+            top = vanishing_l2(template, table, labels, weight)
+            latent = [float(f"{share * top:.3g}") for share in SHARES]
+        paths: list[tuple[dict[str, Any], str, Sequence[float]]] = []
+        for fixed, rank in zip(combinations, ranks, strict=True):
+            # At rank 0 there are no latent weights, and biases are all there is to penalise.
+            alone = {} if rank or template.l2 is None else {"l2__latent": None}
+            name, values = ("l2__latent", latent) if rank else ("l2__bias", BIAS_GRID)
+            paths.append((fixed | alone, name, sorted(map(float, values or ()))))
+        with_features = features_of(template.features).of_ids or len(table) > template._n_id_columns
+        if side is None:
+            side = SIDE_GRID if with_features and l2_of(template.l2).side is None else ()
+        return paths, side
+
+    def _template(self) -> Any:
+        """The plain estimator with these parameters."""
+        return self._plain(**{name: getattr(self, name) for name in self._plain().get_params(deep=False)})
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model to one file; `dyads.load` reads it, as one with the parameters chosen."""
+        check_is_fitted(self)
+        chosen = self._template().set_params(**self.best_params_)
+        chosen.__dict__.update({name: value for name, value in vars(self).items() if name.endswith("_")})
+        chosen.save(path)
+
+
+class _Search:
+    """Scores of parameters on folds: minus the held-out log-loss, along paths of one penalty, each start warm."""
+
+    def __init__(
+        self,
+        template: Any,
+        table: dict[str, Any],
+        labels: Any,
+        weight: Array | None,
+        folds: list[tuple[Array, Array]],
+        n_jobs: int | None,
+        verbose: int,
+        callback: Callable[[int, int], Any] | None,
+    ) -> None:
+        self.callback, self.done, self.planned, self.lock = callback, 0, 0, threading.Lock()
+        self.template, self.table, self.labels, self.weight = template, table, labels, weight
+        self.folds, self.n_jobs, self.verbose = folds, n_jobs, verbose
+        self.params: list[dict[str, Any]] = []
+        self.scores: list[list[float]] = []
+
+    def path(self, fixed: dict[str, Any], name: str, grid: Sequence[float]) -> None:
+        """Try the values of one penalty, rising, with other parameters fixed.
+
+        Rising, because latent weights that have vanished under a strong penalty do not come back under a weaker one.
+        """
+        wanted = [fixed | {name: value} for value in sorted(grid)]
+        wanted = [params for params in wanted if params not in self.params]
+        jobs = joblib.Parallel(n_jobs=self.n_jobs, prefer="threads")
+        # Filters of warnings are those of all threads, so they are set here, around all of them.
+        with warnings.catch_warnings():
+            for kind in (NotConvergedWarning, UnknownIdWarning, VanishedWarning):
+                warnings.simplefilter("ignore", kind)
+            found = jobs(joblib.delayed(self._fold)(wanted, fold) for fold in self.folds)
+        self.params += wanted
+        self.scores += [list(scores) for scores in zip(*found, strict=True)]
+        if self.verbose:
+            for params, scores in zip(wanted, zip(*found, strict=True), strict=True):
+                logger.info("%s: held-out log-loss %.5f", params, -np.mean(scores))
+
+    def _fold(self, wanted: list[dict[str, Any]], fold: tuple[Array, Array]) -> list[float]:
+        parts = []
+        for positions in fold:
+            weight = None if self.weight is None else self.weight[positions]
+            lines = {name: column.take(positions) for name, column in self.table.items()}
+            parts.append((lines, self.labels.take(positions), weight))
+        (X, y, weight), (X_test, y_test, weight_test) = parts
+        model = clone(self.template).set_params(warm_start=True)
+        if model.unknown in ("raise", "nan"):
+            # An id may have no labels in a fold, whatever is to be done about those that have none at all.
+            model.set_params(unknown="prior")
+        scores = []
+        for params in wanted:
+            proba = model.set_params(**params).fit(X, y, weight).predict_proba(X_test)
+            # A label of the test part that the training part lacks has no probability.
+            scores.append(-_held_out_loss(proba, y_test, model.classes_, weight_test))
+            with self.lock:
+                self.done += 1
+                if self.callback is not None:
+                    self.callback(self.done, self.planned)
+        return scores
+
+    @property
+    def best(self) -> dict[str, Any]:
+        return self.params[int(np.argmax(np.mean(self.scores, axis=1)))]
+
+    @property
+    def best_score(self) -> float:
+        return float(np.max(np.mean(self.scores, axis=1)))
+
+    def results(self) -> dict[str, Any]:
+        """The form of scikit-learn's `cv_results_`."""
+        scores = np.array(self.scores)
+        mean = scores.mean(axis=1)
+        names = dict.fromkeys(name for params in self.params for name in params)
+        found: dict[str, Any] = {
+            f"param_{name}": np.ma.array(
+                [params.get(name) for params in self.params],
+                mask=[name not in params for params in self.params],
+                dtype=object,
+            )
+            for name in names
+        }
+        found["params"] = list(self.params)
+        found |= {f"split{k}_test_score": column for k, column in enumerate(scores.T)}
+        rank = np.empty(len(mean), np.int32)
+        rank[np.argsort(-mean, kind="stable")] = np.arange(1, len(mean) + 1)
+        return found | {"mean_test_score": mean, "std_test_score": scores.std(axis=1), "rank_test_score": rank}
+
+
+def _held_out_loss(proba: Array, y: Any, classes: Array, weight: Array | None) -> float:
+    truth = read_labels(y)
+    known = np.isin(truth, classes)
+    loss = metrics.log_loss(truth[known], proba[known], classes, None if weight is None else weight[known])
+    share = float(np.average(known, weights=weight))
+    return loss if share == 1 else share * loss + (1 - share) * UNSEEN_LABEL
+
+
+class LFLClassifierCV(_CV, LFLClassifier):
+    """`LFLClassifier` with penalties chosen by cross-validation, on the log-loss, without a number from the user.
+
+    It has the parameters of `LFLClassifier`, and all its methods once fitted: it is then the model with the best
+    parameters, fitted on all data. Chosen are `l2__latent`, from shares 1/64 to 1 of the strength at which all latent
+    weights vanish, and, with the best of these, `l2__side`, from 3 to 300 where there are features. A strength that is
+    given, as by ``l2=3.0``, is not chosen.
+
+    Parameters
+    ----------
+    grid : dict of values to try by parameter, default None
+        Other values of `l2__latent` and `l2__side`, and further parameters to choose, such as
+        ``{"rank": [5, 10], "structure": ["bilinear", "stereotype"]}``: every combination is tried.
+    cv : int or splitter, default 3
+        Folds of dyads at random, or a splitter such as `dyads.split.NewRows`.
+    n_jobs : int, default None
+        Folds at once; one if None, which then has all threads.
+    others : as of `LFLClassifier`
+
+    Attributes
+    ----------
+    best_params_, best_score_ (minus the held-out log-loss), best_index_, cv_results_ : as scikit-learn's
+    others : as of `LFLClassifier`
+    """
+
+    _plain = LFLClassifier
+
+
+class LFLOrdinalCV(_CV, LFLOrdinal):
+    """`LFLOrdinal` with penalties chosen by cross-validation; see `LFLClassifierCV`."""
+
+    _plain = LFLOrdinal
+
+
+SEARCHES = {kind._plain.__name__: kind for kind in (LFLClassifierCV, LFLOrdinalCV)}
+"""The estimator with built-in cross-validation of an estimator, by its name."""

@@ -1,0 +1,176 @@
+"""What the parameters of an estimator may be: names or settings objects, and one sentence where they are neither."""
+
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dyads.data.features import SideInformation
+from dyads.engine import CPU, ENGINES, Engine
+from dyads.errors import InputError, unknown_name
+from dyads.model.loss import LOSSES
+from dyads.model.objective import L2
+from dyads.model.structure import STRUCTURES
+from dyads.settings import Setting, is_number
+from dyads.solve import LBFGS, SGD, SOLVERS, Gibbs, Newton
+from dyads.trained import artifact
+
+UNKNOWN_POLICIES = ("prior", "mean", "raise", "nan")
+
+SETTINGS: dict[str, tuple[Any, ...]] = {
+    "features": (SideInformation,),
+    "l2": (L2,),
+    "solver": (LBFGS, SGD, Newton, Gibbs),
+    "engine": (CPU,),
+}
+"""The settings objects that a parameter may be."""
+
+SWITCHES = ("bias", "warm_start")
+COUNTS = {"rank": 0, "n_init": 1, "n_models": 1}
+"""Whole numbers, and the least each may be."""
+
+
+def solver_of(value: Any) -> Any:
+    """The settings of a solver given by name or as an object; None for "auto"."""
+    if isinstance(value, str) and value == "auto":
+        return None
+    return _by_name("solver", value, SOLVERS, ["auto", *SOLVERS])
+
+
+def engine_of(value: Any) -> Engine:
+    """The engine given by name or as an object."""
+    return value if hasattr(value, "bind") else _by_name("engine", value, ENGINES, ENGINES)  # type: ignore[no-any-return]
+
+
+def l2_of(value: Any) -> L2:
+    """The strengths of the penalty given as an object, as one number for latent weights, or None for the defaults."""
+    if isinstance(value, L2):
+        return value
+    if value is not None and not (is_number(value) and value >= 0):
+        raise InputError(f"l2={value!r}: expected a finite number, at least 0, L2(...) or None.")
+    return L2(latent=None if value is None else float(value))
+
+
+def features_of(value: Any) -> SideInformation:
+    """The side-information; none of it for None."""
+    if value is None:
+        return SideInformation()
+    if not isinstance(value, SideInformation):
+        raise InputError(
+            f"features is a {type(value).__name__}: expected SideInformation(row=..., col=...), with a table for each."
+        )
+    return value
+
+
+PARTS: dict[str, Callable[[Any], Any]] = {
+    "solver": solver_of,
+    "l2": l2_of,
+    "features": features_of,
+    "engine": engine_of,
+}
+"""The parameters that take a settings object, and how each is read."""
+
+
+def with_changes(name: str, value: Any, changes: dict[str, Any]) -> Setting:
+    """The settings object of a parameter with some fields changed: what ``name__field=...`` means."""
+    settings = PARTS[name](value)
+    if not isinstance(settings, Setting):
+        raise InputError(
+            f"{name}={value!r} has no settings ({', '.join(changes)}): expected {name} to name its kind, or an object."
+        )
+    return settings.replaced(changes)
+
+
+def check_choices(estimator: Any, structures: Sequence[str], offers: Mapping[str, Sequence[str]]) -> None:
+    """Refuse impossible parameters of an estimator.
+
+    `structures` are those it has; `offers` those of every estimator, to name one that has the structure wanted.
+    """
+    if type(estimator.loss) not in LOSSES.values() and estimator.loss not in tuple(LOSSES):
+        raise unknown_name("loss", estimator.loss, LOSSES)
+    if estimator.unknown not in UNKNOWN_POLICIES:
+        raise unknown_name("unknown", estimator.unknown, UNKNOWN_POLICIES)
+    _check_structure(estimator, structures, offers)
+    delta = getattr(estimator.loss, "delta", 0)
+    if not isinstance(delta, numbers.Real) or not 0 <= delta < np.inf:
+        raise InputError(f"loss={estimator.loss!r} has delta={delta!r}: expected a finite number, at least 0.")
+    for name in SWITCHES:
+        if not isinstance(getattr(estimator, name), bool | np.bool_):
+            raise InputError(f"{name}={getattr(estimator, name)!r}: expected True or False.")
+    counts = COUNTS | ({} if estimator.n_terms is None else {"n_terms": 1})
+    for name, least in counts.items():
+        value = getattr(estimator, name)
+        if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
+            raise InputError(f"{name}={value!r}: expected a whole number, at least {least}.")
+    seed = estimator.random_state
+    if isinstance(seed, numbers.Integral) and not 0 <= seed < 2**32:
+        raise InputError(f"random_state={seed!r}: expected a seed from 0 to 2**32 - 1, or None.")
+    held_out = estimator.early_stopping
+    if held_out is not None and not (is_number(held_out) and 0 < held_out < 1):
+        raise InputError(
+            f"early_stopping={held_out!r}: expected the share of dyads to hold out, between 0 and 1, such as 0.1, or "
+            "None for none."
+        )
+    for name, read in PARTS.items():
+        read(getattr(estimator, name))
+    solver = solver_of(estimator.solver)
+    if solver is not None and solver.samples and estimator.n_models > 1:
+        raise InputError(
+            f"n_models={estimator.n_models} is for point estimates, and {type(solver).__name__} averages draws: "
+            "expected 1. Use its chains."
+        )
+
+
+def _by_name(parameter: str, value: Any, kinds: Mapping[str, Any], valid: Any) -> Any:
+    if isinstance(value, tuple(kinds.values())):
+        return value
+    if not isinstance(value, str) or value not in kinds:
+        raise unknown_name(parameter, value, valid)
+    return kinds[value]()
+
+
+def _check_structure(estimator: Any, structures: Sequence[str], offers: Mapping[str, Sequence[str]]) -> None:
+    value = estimator.structure
+    if value is None or (isinstance(value, str) and value in structures):
+        return
+    if not isinstance(value, str) or value not in STRUCTURES:
+        raise unknown_name("structure", value, structures)
+    fitting = sorted(name for name, others in offers.items() if value in others)
+    raise InputError(
+        f"structure={value!r} does not fit {type(estimator).__name__}: expected one of "
+        f"{', '.join(map(repr, structures))}. Use {' or '.join(fitting)} for it."
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ in model files
+
+
+def to_json(value: Any) -> Any:
+    """A parameter as a JSON value. A random generator is None: it is state of the session, not of the model."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, Setting):
+        fields = value.get_params()
+        if isinstance(value, SideInformation):
+            # Features are kept with the model, encoded; the tables themselves are not.
+            fields |= {"row": None, "col": None}
+        return {"settings": type(value).__name__, **{name: to_json(field) for name, field in fields.items()}}
+    if type(value) in LOSSES.values():
+        return artifact.spec_to_json(value, LOSSES)
+    if isinstance(value, list | tuple):
+        return [to_json(part) for part in value]
+    if isinstance(value, numbers.Rational) and not isinstance(value, int):
+        return float(value)
+    return value if isinstance(value, str | int | float) else None
+
+
+def from_json(value: Any) -> Any:
+    """The parameter that `to_json` made a value of."""
+    if isinstance(value, dict) and "settings" in value:
+        fields = {name: field for name, field in value.items() if name != "settings"}
+        kinds = {kind.__name__: kind for alternatives in SETTINGS.values() for kind in alternatives}
+        return kinds[value["settings"]](**fields)
+    if isinstance(value, dict):
+        return artifact.spec_from_json(value, LOSSES)
+    return tuple(value) if isinstance(value, list) else value

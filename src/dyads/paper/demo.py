@@ -1,0 +1,80 @@
+"""The demo: a store whose probabilities are known, learnt and checked in a few seconds."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from dyads import metrics
+from dyads.data.files import replacing
+from dyads.datasets.synthetic import Synthetic, make_store
+from dyads.estimators.kinds import LFLClassifier
+from dyads.learn.training import Progress
+from dyads.report.pictures import plot_reliability, plot_training_curve
+
+
+class Demo(NamedTuple):
+    """What the demo found.
+
+    Attributes
+    ----------
+    model : the fitted classifier
+    held_out : the dyads it was judged on
+    proba : (n, n_labels) its probabilities for them
+    seconds : how long the fit took
+    rows : (what, model's figure, figures to compare it with) of the table
+    """
+
+    model: LFLClassifier
+    held_out: Synthetic
+    proba: np.ndarray[Any, Any]
+    seconds: float
+    rows: list[tuple[str, str, str]]
+
+
+def run(callback: Callable[[Progress], Any] | None = None, random_state: int = 0) -> Demo:
+    """Make the store, fit on 40% of its pairs, and compare with the truth on the others."""
+    observed, held_out = make_store(random_state=random_state).split(0.4, random_state)
+    # The tastes of the store have variance one, and l2 is the precision of their prior.
+    model = LFLClassifier(rank=4, l2=1.0, random_state=random_state)
+    began = time.perf_counter()
+    model.fit(observed.X, observed.y, callback=callback)
+    seconds = time.perf_counter() - began
+    proba = model.predict_proba(held_out.X)
+    classes, y = held_out.classes, held_out.y
+    marginal = np.tile([(observed.y == label).mean() for label in classes], (len(y), 1))
+    error = metrics.zero_one_error(y, classes[proba.argmax(axis=1)])
+    loss = {name: metrics.log_loss(y, p, classes) for name, p in (("true", held_out.proba), ("marginal", marginal))}
+    rows = [
+        ("0-1 error", f"{error:.3f}", f"{held_out.bayes_error:.3f} Bayes error"),
+        (
+            "log-loss",
+            f"{metrics.log_loss(y, proba, classes):.3f}",
+            f"{loss['true']:.3f} true model, {loss['marginal']:.3f} marginals",
+        ),
+        ("class-wise calibration error", f"{metrics.classwise_ece(y, proba, classes):.4f}", "0 is perfect"),
+        ("seconds to fit", f"{seconds:.1f}", f"{len(observed.y):,} pairs, {model.n_parameters_:,} parameters"),
+    ]
+    return Demo(model, held_out, proba, seconds, rows)
+
+
+def tables(random_state: int = 0) -> dict[str, pa.Table]:
+    """A smaller store as tables of shopper, product, outcome: two fifths of its pairs to train on, a tenth to test."""
+    observed, others = make_store(200, 120, random_state).split(0.4, random_state)
+    held_out, _ = others.split(1 / 6, random_state + 1)
+    return {name: pa.table(part.X | {"outcome": part.y}) for name, part in (("train", observed), ("test", held_out))}
+
+
+def draw(demo: Demo, path: Path) -> None:
+    """Save the picture: reliability and training curve. Needs matplotlib."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4.5), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    plot_reliability(left, demo.held_out.y, demo.proba, demo.held_out.classes)
+    plot_training_curve(right, demo.model.trace_)
+    with replacing(path) as file:
+        figure.savefig(file, dpi=120, format=path.suffix[1:])

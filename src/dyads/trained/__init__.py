@@ -1,0 +1,1 @@
+"""What is done with a trained record: files, predictions, cold start, calibration, explanations, recommendations."""

@@ -1,0 +1,419 @@
+"""The command, as a user types it: every part of it end to end, and what it says when something is wrong."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dyads
+from dyads.cli import app
+from dyads.datasets import sources
+from dyads.estimators.kinds import LFLClassifier
+from dyads.estimators.settings import SETTINGS
+
+pytest.importorskip("matplotlib")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """Every test works in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def run(monkeypatch, capfd):
+    """Run the command in this process: its exit code, standard output and standard error."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["dyads", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            app.main()
+        printed = capfd.readouterr()
+        return ended.value.code, printed.out, printed.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def ratings():
+    rng = np.random.default_rng(0)
+    user, item = (each.ravel() for each in np.indices((30, 25)))
+    taste, appeal = rng.normal(size=(2, 30))
+    stars = np.clip(np.rint(3 + taste[user] * appeal[item] + rng.normal(scale=0.7, size=len(user))), 1, 5).astype(int)
+    table = pd.DataFrame(
+        {"user": [f"u{i}" for i in user], "item": item, "rating": stars, "when": rng.random(len(user))}
+    )
+    return table.sample(frac=0.8, random_state=0)
+
+
+@pytest.fixture
+def files(here, ratings):
+    """train.csv, test.csv, users.csv and a fitted model."""
+    ratings[:450].to_csv("train.csv", index=False)
+    ratings[450:].to_csv("test.csv", index=False)
+    users = pd.DataFrame({"user": [f"u{i}" for i in range(32)], "age": np.arange(32), "job": ["a", "b"] * 16})
+    users.to_csv("users.csv", index=False)
+    model = dyads.LFLOrdinal(rank=2, l2=1.0, random_state=0, id_columns=("user", "item"))
+    model.fit(ratings[:450][["user", "item"]], ratings[:450]["rating"]).save("model.dyads")
+    return here
+
+
+FIT = ("fit", "train.csv", "--row", "user", "--col", "item", "--label", "rating", "--kind", "ordinal", "--rank", 2)
+
+
+def test_a_model_goes_from_a_table_to_predictions(run, files):
+    code, out, _ = run(*FIT, "--l2", 1, "--random-state", 0, "-o", "mine.dyads", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert (found["pairs"], found["rows"], found["labels"]) == (450, 30, [1, 2, 3, 4, 5])
+    assert run("predict", "mine.dyads", "test.csv", "-o", "out.csv") == (0, "", "")
+    out, test = pd.read_csv("out.csv"), pd.read_csv("test.csv")
+    mine = dyads.load("mine.dyads")
+    np.testing.assert_allclose(out[[f"p_{i}" for i in range(1, 6)]], mine.predict_proba(test[["user", "item"]]))
+    np.testing.assert_array_equal(out["label"], mine.predict(test[["user", "item"]]))
+    np.testing.assert_allclose(out["mean"], mine.predict_mean(test[["user", "item"]]))
+    assert list(out["user"]) == list(test["user"])
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet", "arrow"])
+def test_every_format_is_read_and_written(run, files, ratings, suffix):
+    test = ratings[450:]
+    path = f"pairs.{suffix}"
+    if suffix in ("csv", "tsv"):
+        test.to_csv(path, index=False, sep="," if suffix == "csv" else "\t")
+    else:
+        test.to_parquet(path) if suffix == "parquet" else test.reset_index(drop=True).to_feather(path)
+    assert run("predict", "model.dyads", path, "-o", f"out.{suffix}", "--give", "mean")[0] == 0
+    read = {"parquet": pd.read_parquet, "arrow": pd.read_feather}.get(suffix)
+    out = read(f"out.{suffix}") if read else pd.read_csv(f"out.{suffix}", sep="," if suffix == "csv" else "\t")
+    expected = dyads.load("model.dyads").predict_mean(test[["user", "item"]])
+    np.testing.assert_allclose(out["mean"], expected)
+
+
+def test_every_other_command(run, files):
+    code, out, _ = run("evaluate", "model.dyads", "test.csv", "--label", "rating", "--json")
+    lines = json.loads(out)
+    assert (code, lines[-1]["regime"]) == (0, "all")
+    assert lines[-1]["n"] == 150
+    assert run("recommend", "model.dyads", "--id", "u1", "-n", 3, "--exclude", "train.csv", "-o", "best.csv")[0] == 0
+    best = pd.read_csv("best.csv")
+    assert list(best) == ["user", "item", "rank", "value"]
+    assert list(best["rank"]) == [1, 2, 3]
+    assert run("predict", "model.dyads", "best.csv", "--give", "mean", "-o", "means.csv")[0] == 0
+    np.testing.assert_allclose(pd.read_csv("means.csv")["mean"], best["value"])
+    assert run("recommend", "model.dyads", "--rows", "users.csv", "-n", 1, "--by", 5, "-o", "all.csv")[0] == 0
+    assert len(pd.read_csv("all.csv")) == 32
+    assert run("explain", "model.dyads", "test.csv", "-o", "why.csv", "--picture", "why.png")[0] == 0
+    assert list(pd.read_csv("why.csv"))[:4] == ["dyad", "user", "item", "label"]
+    assert set(pd.read_csv("why.csv")["part"]) >= {"label bias", "row bias", "column bias"}
+    assert (files / "why.png").read_bytes().startswith(b"\x89PNG")
+    code, _, err = run("calibrate", "model.dyads", "test.csv", "--label", "rating", "-o", "true.dyads")
+    assert (code, "Calibration error" in err) == (0, True)
+    pd.DataFrame({"user": ["new"] * 5, "item": range(5), "rating": [5, 4, 5, 1, 2]}).to_csv("more.csv", index=False)
+    code, _, err = run("fold-in", "model.dyads", "more.csv", "--label", "rating", "-o", "grown.dyads")
+    assert (code, err) == (0, "1 new rows and 0 new columns; written to grown.dyads.\n")
+    assert "new" in dyads.load("grown.dyads").row_ids_
+    code, out, _ = run("info", "true.dyads", "--json")
+    assert json.loads(out)["calibrated"] is True
+    code, out, _ = run("describe", "train.csv", "--label", "rating")
+    assert "--kind ordinal" in out
+    assert run("report", "model.dyads", "test.csv", "--label", "rating", "-o", "page.html")[0] == 0
+    assert "<h1>Report on model.dyads</h1>" in (files / "page.html").read_text()
+
+
+def test_features_weights_relations_and_cross_validation(run, files, ratings):
+    options = ("--row-features", "users.csv", "--weight", "when", "--feature", "when", "-o", "side.dyads")
+    assert run(*FIT, *options)[0] == 0
+    assert dyads.load("side.dyads").columns_ == ["user", "item", "when"]
+    assert run(*FIT, "--cv", "-o", "cv.dyads", "--json")[0] == 0
+    relational = pd.concat([ratings.assign(kind=name, label=(ratings["rating"] > 3).astype(int)) for name in "ab"])
+    relational[["user", "item", "kind", "label"]].to_csv("relations.csv", index=False)
+    code, _, err = run("fit", "relations.csv", "--kind", "relational", "--relation", "kind", "-o", "many.dyads")
+    assert code == 0, err
+    assert run("predict", "many.dyads", "relations.csv", "-o", "many.csv")[0] == 0
+    assert list(pd.read_csv("many.csv").columns) == ["user", "item", "kind", "p_0", "p_1", "label"]
+
+
+def test_features_of_pairs_are_read_as_for_the_fit(run, files, ratings):
+    few = ratings[:450].assign(code=[f"A{i % 3}" if i % 2 else "7" for i in range(450)])
+    few.to_csv("few.csv", index=False)
+    fit = ("fit", "few.csv", "--row", "user", "--col", "item", "--label", "rating", "--kind", "ordinal", "--rank", 1)
+    assert run(*fit, "--feature", "when", "--feature", "code", "-o", "typed.dyads")[0] == 0
+    n = 120_000
+    whole = pd.DataFrame({"user": "u1", "item": 3, "when": ["1"] * (n - 1) + ["0.5"], "code": "7", "other": "x"})
+    whole.to_csv("whole.csv", index=False)
+    code, _, err = run("predict", "typed.dyads", "whole.csv", "--give", "mean", "-o", "said.csv")
+    assert code == 0, err
+    means = pd.read_csv("said.csv")["mean"]
+    assert len(means) == n
+    assert means.iloc[-1] != means.iloc[0]
+    whole.astype({"when": float}).to_parquet("whole.parquet")
+    assert run("predict", "typed.dyads", "whole.parquet", "--give", "mean", "-o", "again.csv")[0] == 0
+    np.testing.assert_allclose(pd.read_csv("again.csv")["mean"], means)
+
+
+def test_figures_of_cases_without_data_are_not_lost(run, here, monkeypatch):
+    monkeypatch.setenv("DYADS_DATA", str(here / "none"))
+    monkeypatch.setattr("urllib.request.urlopen", unreachable)
+    (here / "results").mkdir()
+    old = json.dumps({"point": {"records": [{"case": "USPS"}]}})
+    (here / "results" / "digits.json").write_text(old)
+    code, _, err = run("reproduce", "digits")
+    assert code == 1
+    assert "would be lost" in err
+    assert (here / "results" / "digits.json").read_text() == old
+
+
+def unreachable(*arguments, **options):
+    raise OSError("no network")
+
+
+def test_every_parameter_of_an_estimator_is_an_option(run):
+    _, out, _ = run("fit", "--help")
+    offered = set(re.findall(r"^ +--([\w-]+)", out, re.MULTILINE))
+    # A command has no last fit to start from, draws a bar where an estimator logs, and names columns otherwise.
+    left_out = {"warm_start", "verbose", "id_columns", "features"}
+    wanted = set(LFLClassifier().get_params()) - left_out
+    for parameter, kinds in SETTINGS.items():
+        wanted |= {f"{parameter}-{field}" for kind in kinds for field in kind().get_params()}
+    wanted -= {"features-row", "features-col", "l2-latent"}
+    assert {name.replace("_", "-") for name in wanted} <= offered
+
+
+def test_an_option_of_a_settings_object_reaches_the_model(run, files):
+    options = ("--solver", "sgd", "--solver-max-iter", 3, "--l2-bias", 1.5, "--no-bias", "--engine-threads", 1)
+    code, _, err = run(*FIT, *options, "-o", "x.dyads")
+    assert code == 1, "there are no biases to penalise"
+    assert "l2 has bias=1.5" in err
+    assert run(*FIT, *options[:-3], *options[-2:], "-o", "x.dyads")[0] == 0
+    model = dyads.load("x.dyads")
+    assert model.solver == dyads.SGD(max_iter=3)
+    assert model.l2 == dyads.L2(bias=1.5)
+    code, _, err = run(*FIT, "--solver-max-iter", 3, "-o", "y.dyads")
+    assert code == 2
+    assert "solver='auto' has no settings" in err
+    code, _, err = run(*FIT, "--solver", "gibbs", "--solver-max-iter", 3, "-o", "y.dyads")
+    assert code == 2
+    assert "Gibbs has no setting 'max_iter'" in err
+
+
+def test_standard_input_and_output(files):
+    command = [sys.executable, "-m", "dyads.cli", "predict", "model.dyads", "-", "--give", "mean"]
+    done = subprocess.run(command, stdin=open("test.csv"), capture_output=True, text=True)  # noqa: SIM115
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == '"user","item","mean"'
+    assert len(done.stdout.splitlines()) == 151
+    assert done.stderr == "", "quiet when not a terminal"
+
+
+def test_ids_keep_their_zeros(run, here):
+    pd.DataFrame({"a": ["007", "7", "008"] * 4, "b": ["1", "2", "3", "4"] * 3, "label": ["x", "y", "x"] * 4}).to_csv(
+        "zeros.csv", index=False
+    )
+    assert run("fit", "zeros.csv", "-o", "zeros.dyads")[0] == 0
+    model = dyads.load("zeros.dyads")
+    assert sorted(model.row_ids_) == ["007", "008", "7"]
+    assert sorted(model.col_ids_) == [1, 2, 3, 4]
+    pd.DataFrame({"a": ["7"], "b": ["3"]}).to_csv("ask.csv", index=False)
+    assert run("predict", "zeros.dyads", "ask.csv", "-o", "said.csv")[2] == "", (
+        "7 is a known id though it looks a number"
+    )
+
+
+BAD = {
+    "missing column": (
+        ("evaluate", "model.dyads", "test.csv"),
+        1,
+        "test.csv has no column 'label'.*'user', 'item', 'rating', 'when'",
+    ),
+    "missing file": (("predict", "model.dyads", "none.csv"), 1, "There is no file none.csv"),
+    "missing model": (("predict", "none.dyads", "test.csv"), 1, "There is no file none.dyads"),
+    "no model": (("info", "test.csv"), 1, "test.csv is no dyads model, or is damaged"),
+    "empty file": (("predict", "model.dyads", "empty.csv"), 1, "empty.csv is empty"),
+    "header alone": (("describe", "header.csv"), 1, "header.csv has no lines"),
+    "ragged file": (("describe", "ragged.csv"), 1, "ragged.csv cannot be read as csv.*Expected 3 columns, got 2"),
+    "binary file": (("describe", "binary.csv"), 1, "binary.csv cannot be read as csv.*invalid UTF8"),
+    "unknown format": (("describe", "users.xyz"), 1, "name users.xyz tells no format"),
+    "unknown format of the output": (
+        ("predict", "model.dyads", "test.csv", "-o", "out.xyz"),
+        2,
+        "name out.xyz tells no format",
+    ),
+    "column twice": (("describe", "twice.csv"), 1, "'user' more than once"),
+    "penalty beside its search": (
+        (*FIT, "--cv", "--l2", 3, "-o", "x.dyads"),
+        2,
+        "--cv chooses the penalty by itself.*--l2:",
+    ),
+    "penalty of features beside its search": (
+        (*FIT, "--cv", "--l2-side", 3, "-o", "x.dyads"),
+        2,
+        "--cv chooses the penalty by itself.*--l2-side:",
+    ),
+    "search for a posterior": (
+        (*FIT, "--cv", "--solver", "gibbs", "-o", "x.dyads"),
+        1,
+        "Gibbs learns how strong its penalties are",
+    ),
+    "model to standard output": ((*FIT, "-o", "-"), 2, "A model cannot go to standard output"),
+    "negative seed": (
+        (*FIT, "--random-state", -1, "-o", "x.dyads"),
+        2,
+        "random_state=-1: expected a seed",
+    ),
+    "new label": (
+        ("evaluate", "model.dyads", "strange.csv", "--label", "rating"),
+        1,
+        r"label 9 is not among the classes \[1, 2, 3, 4, 5\]",
+    ),
+    "ids of another type": (("predict", "model.dyads", "texts.csv"), 1, "'item' holds 'x'.*integers"),
+    "features without an id": (
+        (*FIT, "--row-features", "few.csv", "-o", "x.dyads"),
+        1,
+        r"row id 'u\d+' has labels but is not in row_features \(29 such",
+    ),
+    "output exists": ((*FIT, "-o", "model.dyads"), 2, "output model.dyads exists.*--force"),
+    "no folder": ((*FIT, "-o", "no/x.dyads"), 2, "folder no does not exist"),
+    "folder as output": ((*FIT, "-o", "."), 2, "output . is a folder"),
+    "wrong name of a page": (
+        ("report", "model.dyads", "test.csv", "-o", "page.txt"),
+        2,
+        "page.txt has a name that tells no format.*ends in .html",
+    ),
+    "wrong choice": (
+        (*FIT, "--solver", "lbgfs", "-o", "x.dyads"),
+        2,
+        "solver='lbgfs' is not known.*did you mean 'lbfgs'",
+    ),
+    "wrong option": (("fit", "train.csv", "--rnk", "2"), 2, "No such option: --rnk.*--rank"),
+    "no such command": (("fti",), 2, "No such command 'fti'. Did you mean 'fit'"),
+    "median of no order": (
+        ("predict", "nominal.dyads", "test.csv", "--give", "median"),
+        2,
+        "median and mean need ordered labels",
+    ),
+    "relation alone": (
+        (*FIT, "--relation", "when", "-o", "x.dyads"),
+        2,
+        "--relation names the column of relations of --kind relational",
+    ),
+    "no such data set": (("datasets", "get", "ml-2k"), 2, "no data set 'ml-2k': expected one of ml-100k"),
+    "no such experiment": (("reproduce", "table-9"), 2, "no experiment 'table-9': expected one of .*table-1"),
+    "data that cannot be fetched": (
+        ("datasets", "get", "nips234"),
+        1,
+        "nips234 is not in .*expected NIPS234.txt there",
+    ),
+}
+
+USAGE = {"wrong option", "no such command"}
+"""Bad input that the parser of the command line refuses, after a line on how it is used."""
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_sentence_and_the_right_code(run, files, monkeypatch, name):
+    monkeypatch.setenv("DYADS_DATA", str(files / "data"))
+    (files / "empty.csv").write_text("")
+    (files / "header.csv").write_text("user,item,label\n")
+    (files / "ragged.csv").write_text("user,item,label\na,b,1\na,b\n")
+    (files / "binary.csv").write_bytes(b"user,item,label\n\xff\xfe,\x00,1\n")
+    (files / "users.xyz").write_text("a,b\n")
+    (files / "twice.csv").write_text("user,user,label\na,b,1\n")
+    (files / "strange.csv").write_text("user,item,rating\nu1,1,9\n")
+    (files / "texts.csv").write_text("user,item\nu1,x\n")
+    (files / "few.csv").write_text("user,age\nu1,20\n")
+    train = pd.read_csv("train.csv")
+    dyads.LFLClassifier(rank=0).fit(train[["user", "item"]], train["rating"]).save("nominal.dyads")
+    before = {path.name: path.read_bytes() for path in files.iterdir() if path.is_file()}
+    arguments, expected, sentence = BAD[name]
+    code, out, err = run(*arguments)
+    assert code == expected
+    assert not out
+    assert "Traceback" not in err
+    if name not in USAGE:
+        assert len(err.strip().splitlines()) == 1
+    assert re.search(sentence, err), err
+    assert {path.name: path.read_bytes() for path in files.iterdir() if path.is_file()} == before, "nothing changed"
+
+
+def test_debug_shows_where(run, files):
+    assert "Traceback" in run("--debug", "predict", "model.dyads", "none.csv")[2]
+
+
+def test_a_reader_that_goes_away_is_one_sentence(files, ratings):
+    pd.concat([ratings] * 200).to_csv("long.csv", index=False)
+    command = [sys.executable, "-m", "dyads.cli", "predict", "model.dyads", "long.csv"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        error = process.stderr.read()
+    assert process.returncode == 1
+    assert error.strip() == "Standard output was closed before everything was written to it."
+
+
+def test_ctrl_c_leaves_nothing_half_written(files, ratings):
+    pd.concat([ratings] * 3000).to_csv("long.csv", index=False)
+    command = [sys.executable, "-m", "dyads.cli", "predict", "model.dyads", "long.csv", "-o", "out.csv"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and not any(name.endswith(".part") for name in os.listdir()):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        error = process.stderr.read()
+    assert process.returncode == 1, error
+    assert error.strip() == "Stopped."
+    assert not [name for name in os.listdir() if "out.csv" in name or ".part" in name]
+
+
+def test_a_full_disk_is_one_sentence(files):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("this system has no /dev/full")
+    command = f"{sys.executable} -m dyads.cli predict model.dyads test.csv > /dev/full"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "No space left" in done.stderr
+
+
+def test_the_doctor_sees_what_is_odd(run, here):
+    table = pd.DataFrame(
+        {
+            "a": ["u1", "u1", "U1 ", "12", "x", "x", "y", "z"],
+            "b": ["i", "i", "i", "i", "j", "k", "k", "lone"],
+            "label": [1, 2, 1, 1, 1, 1, 1, 1],
+        }
+    )
+    table.to_csv("odd.csv", index=False)
+    _, out, _ = run("describe", "odd.csv", "--json")
+    found = " ".join(json.loads(out)["findings"])
+    for sentence in ("1 lines repeat a pair", "1 of them with another label", "capitals or spaces", "numbers and text"):
+        assert sentence in found
+    assert "parts without a common id" in found
+
+
+def test_data_sets_are_listed(run, monkeypatch, here):
+    monkeypatch.setenv("DYADS_DATA", str(here))
+    _, out, _ = run("datasets", "list", "--json")
+    assert [line["name"] for line in json.loads(out)] == list(sources.SOURCES)
+
+
+def test_demo_prints_a_table_and_saves_a_picture(run, here):
+    code, out, err = run("demo")
+    assert code == 0, err
+    for word in ("0-1 error", "Bayes error", "log-loss", "marginals", "calibration error", "seconds"):
+        assert word in out
+    assert (here / "dyads-demo.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_version_and_help(run):
+    assert run("--version")[1].startswith("dyads ")
+    code, out, _ = run("fit", "--help")
+    assert code == 0
+    assert "--l2-bias" in out

@@ -1,0 +1,170 @@
+"""A model is judged by what it knew of the ids."""
+
+import warnings
+
+import matplotlib.figure
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import dyads
+from dyads import LBFGS, LFLClassifier, LFLClassifierCV, LFLOrdinal, LFLOrdinalCV
+from dyads.datasets.synthetic import make_nominal
+from dyads.errors import InputError
+from dyads.estimators.selection import vanishing_l2
+from dyads.report.pictures import plot_cv_curve
+from shop import WITH, X, Y
+
+
+def test_regimes_are_judged_side_by_side():
+    old = (~X["user"].isin(["u1", "u2"]) & ~X["item"].isin(["i1", "i2"])).to_numpy()
+    model = LFLClassifier(rank=1, random_state=0).fit(X[old], Y[old])
+    table = dyads.evaluate(model, X, Y).set_index("regime")
+    assert table.index.tolist() == ["known", "new row", "new column", "both new", "all"]
+    assert table.loc["known", "n"] == old.sum()
+    assert table["n"].iloc[:-1].sum() == table.loc["all", "n"] == len(X)
+    known = dyads.metrics.log_loss(Y[old], model.predict_proba(X[old]), model.classes_)
+    assert table.loc["known", "log_loss"] == pytest.approx(known)
+    assert table.loc["known", "accuracy"] == pytest.approx(model.score(X[old], Y[old]))
+    informed = dyads.evaluate(LFLClassifier(rank=1, **WITH).fit(X[old], Y[old]), X, Y).set_index("regime")
+    assert informed.loc["both new", "log_loss"] < table.loc["both new", "log_loss"]
+
+
+def test_ordered_labels_have_an_absolute_error_and_weights_count():
+    stars = 1 + np.searchsorted(["maybe", "no", "yes"], Y)
+    model = LFLOrdinal(rank=1, random_state=0).fit(X, stars)
+    table = dyads.evaluate(model, X.to_numpy(), stars)
+    assert isinstance(table, pa.Table)
+    assert table["mean_absolute_error"][0].as_py() == pytest.approx(-model.score(X, stars))
+    weight = np.where(np.arange(len(X)) < 100, 1.0, 0.0)
+    some = dyads.evaluate(model, X, stars, weight).set_index("regime")
+    part = dyads.evaluate(model, X[:100], stars[:100]).set_index("regime")
+    np.testing.assert_allclose(some.loc["all"].iloc[1:4], part.loc["all"].iloc[1:4])
+    with pytest.raises(InputError, match="dyads but 3 labels"):
+        dyads.evaluate(model, X, stars[:3])
+    texts = LFLOrdinal(rank=1, random_state=0).fit(X, Y)
+    assert isinstance(dyads.evaluate(texts, pd.DataFrame(X), Y), pd.DataFrame)
+
+
+@pytest.mark.parametrize("loss", ["log", "brier"])
+def test_latent_weights_vanish_at_the_strength_that_is_found(loss):
+    data = make_nominal(n=40, rank=2, width=2.0, random_state=0)
+    top = vanishing_l2(LFLClassifier(loss=loss), data.X, data.y)
+    sizes = [
+        LFLClassifier(rank=2, loss=loss, l2=share * top, solver=LBFGS(max_iter=3000, tol=1e-12), random_state=0)
+        .fit(data.X, data.y)
+        .record_.models[0]
+        .latent_size()
+        for share in (1.1, 0.8)
+    ]
+    assert sizes[0] < 1e-3
+    assert sizes[1] > 1e-2
+
+
+def test_penalties_are_chosen_without_a_number_from_the_user():
+    data = make_nominal(n=60, rank=2, width=2.0, random_state=1)
+    train, test = data.split(0.6)
+    search = LFLClassifierCV(rank=2, random_state=0).fit(train.X, train.y)
+    results = search.cv_results_
+    assert len(results["params"]) == len(results["mean_test_score"]) == 7
+    assert search.best_params_ == results["params"][search.best_index_]
+    assert results["rank_test_score"][search.best_index_] == 1
+    assert {"split0_test_score", "split2_test_score", "std_test_score", "param_l2__latent"} <= results.keys()
+    finer = [
+        LFLClassifier(rank=2, l2=l2, random_state=0).fit(train.X, train.y) for l2 in (0.1, 0.2, 0.5, 1, 2, 4, 8, 16)
+    ]
+    best = min(dyads.metrics.log_loss(test.y, model.predict_proba(test.X), test.classes) for model in finer)
+    assert dyads.metrics.log_loss(test.y, search.predict_proba(test.X), test.classes) < 1.05 * best
+    chosen = LFLClassifier(rank=2, random_state=0).set_params(**search.best_params_).fit(train.X, train.y)
+    np.testing.assert_array_equal(search.predict_proba(test.X), chosen.predict_proba(test.X))
+    axes = plot_cv_curve(matplotlib.figure.Figure().subplots(), results)
+    assert axes.get_xscale() == "log"
+
+
+def test_ranks_structures_and_penalties_of_features_are_chosen_too():
+    stars = 1 + np.searchsorted(["maybe", "no", "yes"], Y)
+    common = {"solver": LBFGS(max_iter=20), **WITH}
+    grid = {"l2__latent": [1.0, 10.0], "rank": [0, 1], "structure": [None, "bilinear"]}
+    steps = []
+    search = LFLOrdinalCV(grid=grid, n_jobs=2, **common)
+    search.fit(X, stars, callback=lambda done, planned: steps.append((done, planned)))
+    assert steps == [(i, 57) for i in range(1, 58)]
+    assert {"rank", "structure", "l2__side"} <= set(search.best_params_)
+    assert len(search.cv_results_["params"]) == 2 * 5 + 2 * 2 + 5
+    assert search.predict_mean(X[:3]).shape == (3,)
+    again = LFLOrdinalCV(grid=grid, **common).fit(X, stars)
+    np.testing.assert_array_equal(search.cv_results_["mean_test_score"], again.cv_results_["mean_test_score"])
+    rows = LFLOrdinalCV(1, l2=1.0, cv=dyads.split.NewRows(2), **common).fit(X, stars)
+    assert "split1_test_score" in rows.cv_results_
+    assert {params["l2__latent"] for params in rows.cv_results_["params"]} == {1.0}
+
+
+@pytest.mark.parametrize(("search", "plain"), [(LFLClassifierCV, LFLClassifier), (LFLOrdinalCV, LFLOrdinal)])
+def test_a_search_is_the_estimator_with_more_parameters(search, plain):
+    own = {name: value for name, value in search().get_params().items() if name not in ("grid", "cv", "n_jobs")}
+    assert own == plain().get_params()
+    public = {name for name in dir(plain) if not name.startswith("_")}
+    assert public <= set(dir(search))
+
+
+def test_a_fitted_search_saves_calibrates_and_folds_in_like_its_estimator(tmp_path):
+    search = LFLClassifierCV(1, cv=2, random_state=0).fit(X, Y)
+    search.save(tmp_path / "model")
+    loaded = dyads.load(tmp_path / "model")
+    assert type(loaded) is LFLClassifier
+    assert loaded.l2.latent == search.best_params_["l2__latent"]
+    np.testing.assert_array_equal(loaded.predict_proba(X), search.predict_proba(X))
+    loss = dyads.metrics.log_loss(Y, search.predict_proba(X), search.classes_)
+    assert dyads.metrics.log_loss(Y, search.calibrate(X, Y).predict_proba(X), search.classes_) <= loss
+    assert search.fold_in(X[:3].assign(user="late"), Y[:3]).support(X[:1].assign(user="late"))[0, 0] == 3
+
+
+def test_calibration_is_judged_by_label_and_by_support():
+    old = (~X["user"].isin(["u1", "u2"])).to_numpy()
+    model = LFLClassifier(rank=1, l2=2.0, random_state=0).fit(X[old], Y[old])
+    table = dyads.calibration_by_label(model, X[old], Y[old])
+    assert table["label"].tolist() == ["maybe", "no", "yes"]
+    proba = model.predict_proba(X[old])
+    for code, label in enumerate(model.classes_):
+        score = np.mean((proba[:, code] - (Y[old] == label)) ** 2)
+        parts = table.iloc[code]
+        assert parts["reliability"] - parts["resolution"] + parts["uncertainty"] == pytest.approx(score, abs=0.01)
+    assert table["share"].sum() == pytest.approx(1)
+    assert table["ece"].mean() == pytest.approx(dyads.metrics.classwise_ece(Y[old], proba, model.classes_))
+    with pytest.warns(dyads.errors.UnknownIdWarning):
+        by_support = dyads.calibration_by_support(model, X, Y)
+    assert by_support["n"].sum() == len(X)
+    assert by_support["least_support"].iloc[0] == 0
+    assert (np.diff(by_support["least_support"]) > 0).all()
+
+
+def test_bands_hold_the_frequency_and_narrow_with_more_dyads():
+    rng = np.random.default_rng(0)
+    widths = []
+    for n in (300, 5000):
+        p = rng.uniform(size=n)
+        hit = rng.random(n) < p
+        confidence, frequency, _ = dyads.metrics.reliability(hit, p)
+        again, low, high = dyads.metrics.reliability_band(hit, p)
+        np.testing.assert_array_equal(confidence, again)
+        assert ((low <= frequency + 1e-12) & (frequency <= high + 1e-12)).mean() > 0.9
+        widths.append((high - low).mean())
+    assert widths[1] < 0.5 * widths[0]
+
+
+def test_a_search_takes_what_a_fit_takes():
+    pairs = pd.concat([X, pd.DataFrame({"user": ["rare", "u1"], "item": ["i1", "i1"]})], ignore_index=True)
+    labels, weight = np.append(Y, ["yes", "never"]), np.append(np.ones(len(X) + 1), 0.0)
+    pairs.insert(0, "hour", np.where(np.arange(len(pairs)) % 7, 1.0, np.nan))
+    before = list(warnings.filters)
+    for unknown in ("raise", "nan", "mean"):
+        common = {"solver": LBFGS(max_iter=5), "unknown": unknown, "id_columns": ("user", "item"), "random_state": 0}
+        grid = {"l2__side": [3.0]}
+        search = LFLClassifierCV(1, grid=grid, cv=np.int64(2), n_jobs=2, **common).fit(pairs, labels, weight)
+        assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+        again = LFLClassifierCV(1, grid=grid, cv=2, **common).fit(pairs, labels, weight)
+        np.testing.assert_array_equal(search.cv_results_["mean_test_score"], again.cv_results_["mean_test_score"])
+    assert list(warnings.filters) == before
+    with pytest.raises(InputError, match="learns how strong"):
+        LFLClassifierCV(solver="gibbs").fit(X, Y)

@@ -1,0 +1,353 @@
+"""``solver="gibbs"``: what users of the posterior rely on."""
+
+import copy
+import tracemalloc
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dyads
+from dyads import Gibbs, LFLClassifier, LFLLink, LFLOrdinal, LFLRelational, SideInformation, report
+from dyads.data.dyads import Dyads
+from dyads.datasets.synthetic import make_nominal
+from dyads.engine import CPU, Query
+from dyads.errors import InputError, NotConvergedWarning, UnknownIdWarning
+from dyads.model.loss import link
+from dyads.solve.gibbs import Chain, burn_in_length
+from shop import ITEMS, USERS, X, Y
+
+STARS = 1 + np.searchsorted(["maybe", "no", "yes"], Y)
+FAST = {"rank": 2, "solver": Gibbs(sweeps=30), "random_state": 0}
+PAIR = FAST | {"solver": Gibbs(sweeps=30, chains=2)}
+"""Two chains."""
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::dyads.errors.NotConvergedWarning"),
+    pytest.mark.xdist_group("blocks"),  # so that its kernels are compiled by one worker
+]
+
+
+@pytest.fixture(scope="module")
+def ordinal():
+    return LFLOrdinal(**PAIR).fit(X, STARS)
+
+
+@pytest.mark.slow
+def test_it_beats_the_point_estimate_and_needs_no_penalty():
+    data = make_nominal(n=60, rank=3, width=2.0, random_state=1)
+    train, test = data.split(0.4)
+
+    def loss(**choices):
+        model = LFLClassifier(random_state=0, **choices).fit(train.X, train.y)
+        return dyads.metrics.log_loss(test.y, model.predict_proba(test.X), test.classes)
+
+    point = min(loss(rank=8, l2=l2) for l2 in (0.1, 0.3, 1.0, 3.0))
+    # One chain finds one of several modes, so whether it alone wins depends on the seed.
+    sampled = [loss(rank=rank, solver=Gibbs(sweeps=120, chains=3)) for rank in (8, 16)]
+    assert sampled[0] < point
+    assert sampled[1] < sampled[0] + 0.03, "too large a rank does little harm"
+
+
+def test_probabilities_are_the_mean_over_draws_and_lie_in_their_interval(ordinal):
+    pairs = X[:40]
+    proba, draws = ordinal.predict_proba(pairs), ordinal.sample_proba(pairs)
+    np.testing.assert_allclose(draws.mean(axis=0), proba, atol=1e-12)
+    low, high = np.moveaxis(ordinal.predict_interval(pairs, 0.9), -1, 0)
+    assert ((low <= proba) & (proba <= high)).mean() > 0.95
+    inner = ordinal.predict_interval(pairs, 0.5)
+    assert (inner[..., 0] >= low).all()
+    assert (inner[..., 1] <= high).all()
+    assert ordinal.sample_proba(pairs, 3).shape == (3, 40, 3)
+
+
+def test_the_file_keeps_the_draws(ordinal, tmp_path):
+    ordinal.save(tmp_path / "model")
+    loaded = dyads.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict_interval(X[:30]), ordinal.predict_interval(X[:30]))
+    assert loaded.diagnostics_ == ordinal.diagnostics_
+    ask = X[:3].assign(user="nobody")
+    with pytest.warns(UnknownIdWarning):
+        np.testing.assert_array_equal(loaded.predict_proba(ask), ordinal.predict_proba(ask))
+
+
+def test_few_labels_make_a_wide_interval():
+    rng = np.random.default_rng(0)
+    often = pd.DataFrame({"user": np.repeat(np.arange(20), 30), "item": np.tile(np.arange(30), 20)})
+    rare = pd.DataFrame({"user": [99, 99], "item": [0, 1]})
+    pairs = pd.concat([often, rare])
+    chance = 1 / (1 + np.exp(-2 * rng.normal(size=100)[pairs["user"]]))
+    model = LFLClassifier(**FAST).fit(pairs, (rng.random(len(pairs)) < chance).astype(int))
+    wide = np.ptp(model.predict_interval(pd.DataFrame({"user": [99], "item": [5]}))[0, 1])
+    narrow = np.ptp(model.predict_interval(often[:100])[:, 1], axis=1)
+    assert wide > np.median(narrow)
+
+
+def test_an_unknown_row_is_integrated_over_the_learnt_prior(ordinal):
+    ask = pd.DataFrame({"user": ["nobody"] * 2, "item": X["item"][:2]})
+    with pytest.warns(UnknownIdWarning, match="averaged"):
+        proba = ordinal.predict_proba(ask)
+    np.testing.assert_allclose(proba.sum(axis=1), 1)
+    assert np.ptp(ordinal.sample_proba(ask), axis=0).max() > 0.1
+    nan = LFLOrdinal(**FAST, unknown="nan").fit(X, STARS)
+    assert np.isnan(nan.predict_interval(ask)).all()
+    assert np.isnan(nan.sample_proba(ask, 2)).all()
+
+
+def test_features_are_sampled_too_and_tell_new_ids_apart():
+    rng = np.random.default_rng(1)
+    n = 60
+    users = pd.DataFrame({"user": np.arange(n + 2), "likes": np.append(rng.choice([-1.0, 1.0], n), [-1.0, 1.0])})
+    pairs = pd.DataFrame({"user": np.repeat(np.arange(n), 12), "item": np.tile(np.arange(12), n)})
+    chance = 1 / (1 + np.exp(-2.0 * users["likes"].to_numpy()[pairs["user"]]))
+    y = (rng.random(len(pairs)) < chance).astype(int)
+    model = LFLClassifier(rank=1, solver=Gibbs(sweeps=60), features=SideInformation(row=users), random_state=0).fit(
+        pairs, y
+    )
+    new = model.predict_proba(pd.DataFrame({"user": [n, n + 1], "item": [0, 0]}))[:, 1]
+    assert new[0] < 0.3
+    assert new[1] > 0.7
+    weights = [one.layout.side_weights(one.theta)[0][0, 0] for one in model.record_.models]
+    assert 1.0 < np.mean(weights) < 3.0
+    assert np.std(weights) > 0.02
+
+
+@pytest.mark.parametrize(
+    ("kind", "choices"),
+    [
+        (LFLOrdinal, {"features": SideInformation(row=USERS, col=ITEMS, interactions=1, implicit=True)}),
+        (LFLClassifier, {"structure": "stereotype", "n_terms": 2}),
+    ],
+)
+def test_folding_in_gives_a_new_row_draws_of_its_own(kind, choices):
+    model = kind(**FAST, **choices).fit(X, STARS)
+    mine = X[X["user"] == "u3"]
+    rows = choices["features"].row if "features" in choices else None
+    named = mine.assign(user="copy")
+    given = {} if rows is None else {"row_features": rows[rows["user"] == "u3"].assign(user="copy")}
+    folded = copy.copy(model).fold_in(named, STARS[X["user"] == "u3"], **given)
+    np.testing.assert_allclose(folded.predict_proba(named), model.predict_proba(mine), atol=0.25)
+    others = X[X["user"] != "u3"][:20]
+    np.testing.assert_array_equal(folded.predict_proba(others), model.predict_proba(others))
+    assert np.ptp(folded.sample_proba(named), axis=0).max() > 0.05
+
+
+@pytest.mark.slow
+def test_links_and_relations_are_sampled():
+    nodes = [f"n{i}" for i in range(14)]
+    pairs = [(a, b) for i, a in enumerate(nodes) for b in nodes[i:]]
+    linked = [int((int(a[1:]) < 7) == (int(b[1:]) < 7)) for a, b in pairs]
+    for structure in ("symmetric", "spectral", "directed"):
+        model = LFLLink(**FAST, structure=structure).fit(pairs, linked)
+        proba = model.predict_proba(pairs)[:, 1]
+        with pytest.warns(UnknownIdWarning):
+            new = model.predict_proba([("?", "!")])
+        np.testing.assert_allclose(model.sample_proba([("?", "!")]).mean(axis=0), new, atol=0.2)
+        assert dyads.metrics.auc(linked, np.column_stack([1 - proba, proba]), [0, 1]) > 0.8
+    triples = [(a, b, t) for a in nodes for b in nodes for t in ("same", "other")]
+    truth = [int(((int(a[1:]) < 7) == (int(b[1:]) < 7)) == (t == "same")) for a, b, t in triples]
+    model = LFLRelational(**FAST).fit(triples, truth)
+    assert model.score(triples, truth) > 0.9
+
+
+def test_a_chain_that_is_stopped_and_goes_on_is_the_one_that_never_was(tmp_path):
+    whole = LFLOrdinal(**PAIR, engine=CPU(1)).fit(X, STARS)
+    seen = []
+
+    def stop(progress):
+        seen.append(progress)
+        return len(seen) == 41
+
+    broken = LFLOrdinal(**PAIR).fit(X, STARS, callback=stop, checkpoint=tmp_path / "chains")
+    assert (broken.n_iter_, broken.converged_) == (11, False)
+    again = LFLOrdinal(**PAIR).fit(X, STARS, checkpoint=tmp_path / "chains")
+    np.testing.assert_array_equal(again.predict_proba(X), whole.predict_proba(X))
+    assert again.diagnostics_ == whole.diagnostics_
+    longer = LFLOrdinal(**FAST | {"solver": Gibbs(sweeps=40, chains=2)}).fit(X, STARS, checkpoint=tmp_path / "chains")
+    assert longer.n_iter_ == 40
+    with pytest.raises(InputError, match="other data or another model"):
+        LFLOrdinal(**PAIR).fit(X[1:], STARS[1:], checkpoint=tmp_path / "chains")
+
+
+def test_a_checkpoint_that_cannot_be_kept_is_told_before_the_first_sweep(tmp_path):
+    seen = []
+    for choices, path, says in (
+        ({}, tmp_path / "none" / "chains", "no place"),
+        ({"early_stopping": 0.1}, tmp_path / "chains", "early_stopping"),
+    ):
+        with pytest.raises(InputError, match=says):
+            LFLOrdinal(**FAST, **choices).fit(X, STARS, callback=seen.append, checkpoint=path)
+    assert not seen
+    (tmp_path / "chains").write_bytes(b"nonsense")
+    with pytest.raises(dyads.errors.ModelFileError, match="delete it"):
+        LFLOrdinal(**FAST).fit(X, STARS, checkpoint=tmp_path / "chains")
+
+
+def test_an_interrupt_loses_nothing_of_a_chain(tmp_path):
+    def interrupt(progress):
+        if progress.iteration == 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        LFLOrdinal(**FAST).fit(X, STARS, callback=interrupt, checkpoint=tmp_path / "chains")
+    seen = []
+    LFLOrdinal(**FAST).fit(X, STARS, callback=lambda p: seen.append(p.iteration), checkpoint=tmp_path / "chains")
+    assert seen[0] == 8
+
+
+def test_a_row_whose_labels_are_all_held_out_is_a_draw_from_the_prior(monkeypatch):
+    pairs = pd.concat([X, pd.DataFrame({"user": ["held"], "item": X["item"][:1]})])
+    parts = []
+
+    def hold_out_the_last_row(dyads, fraction, rng):
+        held = dyads.row == dyads.n_rows - 1
+        parts.append((dyads.take(~held), dyads.take(held)))
+        return parts[-1]
+
+    monkeypatch.setattr(Dyads, "hold_out", hold_out_the_last_row)
+    found = []
+    for label in (1, 3):
+        model = LFLOrdinal(**PAIR, early_stopping=0.1).fit(pairs, np.append(STARS, label))
+        found.append(np.array([one.layout.blocks(one.theta).row[-1].ravel() for one in model.record_.models]))
+    assert model.row_ids_[-1] == "held"
+    assert [(len(kept), kept.row_counts[-1], len(held)) for kept, held in parts] == [(len(X), 0, 1)] * 2
+    np.testing.assert_array_equal(*found, err_msg="the label that is held out is not read")
+    assert (np.diff(found[0], axis=0) != 0).all(), "every draw is a new one"
+    priors = [(draw.rows.centre, np.linalg.cholesky(draw.rows.precision)) for draw in model.record_.draws]
+    standard = np.array([(own - mean) @ root for own, (mean, root) in zip(found[0], priors, strict=True)])
+    assert standard.size > 100
+    assert abs(standard.mean()) < 0.3
+    assert 0.6 < (standard**2).mean() < 1.5
+
+
+def test_the_running_held_out_loss_is_told_and_stops_early():
+    seen = []
+    model = LFLOrdinal(**FAST | {"solver": Gibbs(sweeps=200)}, early_stopping=0.1).fit(X, STARS, callback=seen.append)
+    assert np.isfinite([progress.validation for progress in seen]).all()
+    assert model.n_iter_ < 200
+
+
+def test_draws_fit_into_their_memory():
+    model = LFLOrdinal(**FAST | {"solver": Gibbs(sweeps=30, memory=0.05)}).fit(X, STARS)
+    draws = model.record_.draws
+    assert 2 <= len(draws) <= 0.05 * 2**20 / draws[0].theta.nbytes
+
+
+def test_the_pictures_show_chains_mixing_and_one_dyad(ordinal):
+    figure = pytest.importorskip("matplotlib.figure")
+    trace, mixed, interval = figure.Figure().subplots(1, 3)
+    assert len(report.plot_trace(trace, ordinal).lines) == 2
+    assert "below 1.2" in report.plot_r_hat(mixed, ordinal).get_legend().get_texts()[0].get_text()
+    assert [text.get_text() for text in report.plot_interval(interval, ordinal, X[:1]).get_xticklabels()] == [
+        "1",
+        "2",
+        "3",
+    ]
+    with pytest.raises(InputError, match="expected one"):
+        report.plot_interval(interval, ordinal, X[:2])
+    with pytest.raises(InputError, match="no chains"):
+        report.plot_trace(trace, LFLOrdinal(rank=1).fit(X, STARS))
+
+
+def test_thompson_sampling_tries_what_is_uncertain(ordinal):
+    first, again, other = (
+        ordinal.recommend(["u1", "u2", "u3"], n=3, by="thompson", random_state=seed).to_pandas() for seed in (0, 0, 1)
+    )
+    pd.testing.assert_frame_equal(first, again)
+    assert not first.equals(other)
+    assert first["user"].tolist() == np.repeat(["u1", "u2", "u3"], 3).tolist()
+    assert first["rank"].tolist() == [1, 2, 3] * 3
+
+
+def test_chains_that_have_not_mixed_are_told():
+    with pytest.warns(NotConvergedWarning, match="Raise sweeps"):
+        model = LFLOrdinal(rank=2, solver=Gibbs(sweeps=4, chains=2), random_state=0).fit(X, STARS)
+    assert not model.converged_
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"loss": "brier"}, "not a likelihood"),
+        ({"bias": False, "features": SideInformation(row=USERS)}, "own weights"),
+        ({"features": SideInformation(row=USERS, interactions=3)}, "own weights"),
+        ({"n_models": 2}, "chains"),
+    ],
+)
+def test_what_cannot_be_sampled_is_said(choices, message):
+    with pytest.raises(InputError, match=message):
+        LFLClassifier(**{**FAST, **choices}).fit(X, Y)
+
+
+def test_what_needs_draws_says_so(ordinal):
+    point = LFLOrdinal(rank=1).fit(X, STARS)
+    for ask in (lambda: point.predict_interval(X), lambda: point.recommend(["u1"], by="thompson")):
+        with pytest.raises(InputError, match="solver='gibbs'"):
+            ask()
+    with pytest.raises(InputError, match="level"):
+        ordinal.predict_interval(X, 1.5)
+    with pytest.raises(InputError, match="draws"):
+        ordinal.sample_proba(X, 10_000)
+    with pytest.raises(InputError, match="partial_fit"):
+        ordinal.partial_fit(X, STARS)
+
+
+def test_settling_is_found_where_a_fall_ends():
+    rng = np.random.default_rng(0)
+    fall = 10 * np.exp(-np.arange(200) / 8) + 0.1 * rng.normal(size=200)
+    assert 20 < burn_in_length(fall) < 60
+    assert burn_in_length(rng.normal(size=200)) < 60
+
+
+def test_thinning_keeps_evenly_spaced_draws():
+    class Nothing:
+        nbytes = 1
+
+        def rounded(self):
+            return self
+
+    class Still:
+        def sweep(self, state, rng):
+            return state, 1.0
+
+        def loss(self, state):
+            return 0.0
+
+    chain = Chain(Nothing())
+    for _ in range(100):
+        chain = chain.advanced(Still(), None, lambda state: None, 10)
+    assert [sweep for sweep, _ in chain.draws] == list(range(16, 97, 16))
+
+
+def test_new_columns_have_in_a_search_for_the_best_the_scores_they_have_alone():
+    cold = pd.concat([ITEMS, ITEMS[:2].assign(item=["cold1", "cold2"])])
+    record = LFLOrdinal(**FAST, features=SideInformation(col=cold)).fit(X, STARS).record_
+    rows, cols, values = np.arange(3), np.arange(len(record.known.cols)), np.array([1.0, 2.0, 3.0])
+    assert (record.known.cols.counts == 0).sum() == 2
+    for models in (record.models, record.models[:1], [record.models[-1].one_draw()]):
+        nothing = np.zeros(len(rows) + 1, np.int64), np.zeros(0, np.int64)
+        at, found = CPU(1).top(models, Query(rows, cols, len(cols), values, 0, nothing))
+        expected = link(CPU(1).scores(models, (np.repeat(rows, len(cols)), np.tile(cols, 3)))) @ values
+        np.testing.assert_allclose(found, np.take_along_axis(expected.reshape(3, -1), at, axis=1))
+
+
+def test_predictions_hold_no_more_than_one_draw_at_a_time():
+    model = LFLOrdinal(**FAST | {"solver": Gibbs(sweeps=30, memory=1.0)}).fit(X, STARS)
+    many = pd.concat([X] * 20)
+    model.predict_proba(X)
+    tracemalloc.start()
+    size = model.predict_proba(many).nbytes
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(model.record_.draws) >= 10
+    assert peak < 8 * size
+
+
+def test_a_fit_that_is_stopped_keeps_only_what_had_settled():
+    alone = LFLOrdinal(**FAST).fit(X, STARS)
+    stopped = LFLOrdinal(**PAIR).fit(X, STARS, callback=lambda p: (p.init, p.iteration) == (1, 1))
+    assert alone.diagnostics_["burn_in"] > 0
+    assert stopped.diagnostics_["burn_in"] == alone.diagnostics_["burn_in"]
+    np.testing.assert_array_equal(stopped.predict_proba(X), alone.predict_proba(X))
+    with pytest.raises(InputError, match="a single point estimate"):
+        alone.set_params(solver="sgd").partial_fit(X, STARS)
