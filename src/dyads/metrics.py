@@ -262,4 +262,6 @@ def effective_sample_size(draws: Any) -> Array:
     pairs = correlation[: n // 2 * 2].reshape(-1, 2, n_quantities).sum(axis=1)
     positive = np.cumprod(pairs > 0, axis=0)
     time = -1 + 2 * np.sum(np.minimum.accumulate(pairs, axis=0) * positive, axis=0)
-    return np.where(total > 0, n_chains * n / np.maximum(time, 1 / np.log10(n_chains * n + 10)), n_chains * n)
+    return np.asarray(
+        np.where(total > 0, n_chains * n / np.maximum(time, 1 / np.log10(n_chains * n + 10)), n_chains * n)
+    )

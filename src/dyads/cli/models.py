@@ -21,8 +21,25 @@ from dyads.errors import InputError, UnknownIdWarning
 ESTIMATOR_OF = {"nominal": "LFLClassifier", "ordinal": "LFLOrdinal", "link": "LFLLink", "relational": "LFLRelational"}
 """The estimator of each kind of labels."""
 
-Kind = StrEnum("Kind", list(ESTIMATOR_OF))
-Given = StrEnum("Given", ["proba", "label", "mode", "median", "mean"])
+
+class Kind(StrEnum):
+    """What labels are."""
+
+    nominal = "nominal"
+    ordinal = "ordinal"
+    link = "link"
+    relational = "relational"
+
+
+class Given(StrEnum):
+    """What `dyads predict` gives."""
+
+    proba = "proba"
+    label = "label"
+    mode = "mode"
+    median = "median"
+    mean = "mean"
+
 
 Table = Annotated[str, typer.Argument(help="Table of pairs: CSV, TSV, Parquet or Arrow; - is CSV on standard input.")]
 Model = Annotated[Path, typer.Argument(help="Model file, as `dyads fit` writes it.")]
@@ -43,7 +60,7 @@ def fit(
     row: Annotated[str | None, typer.Option(help="Column of row ids; the first if not told.")] = None,
     col: Annotated[str | None, typer.Option(help="Column of column ids; the second if not told.")] = None,
     label: Label = "label",
-    kind: Annotated[Kind, typer.Option(help="What labels are.")] = Kind.nominal,  # type: ignore[attr-defined]
+    kind: Annotated[Kind, typer.Option(help="What labels are.")] = Kind.nominal,
     relation: Annotated[str | None, typer.Option(help="Column of relations, of the kind relational.")] = None,
     feature: Annotated[
         list[str] | None, typer.Option(help="Column that is a feature of pairs; may be repeated.")
@@ -78,7 +95,7 @@ def fit(
         raise Usage(f"--cv chooses the penalty by itself and has no use for --{option}: expected one of them.")
     if cv and checkpoint is not None:
         raise Usage("--checkpoint is for one fit, and --cv makes many: expected one of them.")
-    model = (SEARCHES if cv else ESTIMATORS)[ESTIMATOR_OF[kind]]()
+    model: Any = (SEARCHES if cv else ESTIMATORS)[ESTIMATOR_OF[kind]]()
     try:
         model.set_params(**settings).check_params()
     except InputError as error:
@@ -152,7 +169,7 @@ def predict(
     ordered = hasattr(model, "predict_mean")
     if give and not ordered and set(give) & {"median", "mean"}:
         raise Usage("--give median and mean need ordered labels: the model's have none. Expected proba, label or mode.")
-    wanted = give or (list(Given) if ordered else [Given.proba, Given.label])  # type: ignore[attr-defined]
+    wanted = give or (list(Given) if ordered else [Given.proba, Given.label])
     features = new_features(model, row_features, col_features)
     batches = read_batches(data, _types(model), model.columns_)
     kept = _names(model)

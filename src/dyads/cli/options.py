@@ -69,7 +69,7 @@ def _options() -> list[Any]:
         flag = name.replace("__", "-").replace("_", "-")
         flags = f"--{flag}/--no-{flag}" if kind is bool else f"--{flag}"
         option = typer.Option(flags, help=shown, show_default=False)
-        annotation = Annotated[kind | None, option]
+        annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
         parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
     settings.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     app = typer.Typer(add_completion=False)

@@ -156,7 +156,8 @@ def _unpack(path: Path, ready: Path) -> Path:
             archive.extractall(ready)
         inside = [entry for entry in ready.iterdir() if entry.name != "__MACOSX"]
         return inside[0] if len(inside) == 1 and inside[0].is_dir() else ready
-    opened = {".gz": gzip.open, ".bz2": bz2.open}.get(path.suffix)
+    openers: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
+    opened = openers.get(path.suffix)
     if opened is None:
         path.rename(ready / path.name)
     else:

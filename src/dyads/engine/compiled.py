@@ -74,8 +74,8 @@ class _Cache(caching.FunctionCache):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
-        plain = self._cache_file
-        self._cache_file = _CacheFile(plain._cache_path, self._impl.filename_base, plain._source_stamp)
+        plain: Any = self._cache_file
+        self._cache_file: Any = _CacheFile(plain._cache_path, self._impl.filename_base, plain._source_stamp)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
@@ -188,5 +188,5 @@ def read_if_present(absent: Callable[..., Any]) -> Callable[[Callable[..., Any]]
 
 for _function in (*structure.COMPOSED, *loss.COMPOSED, *objective.COMPOSED, *streams.COMPOSED):
     jitable(_function)
-for _function in (*structure.DISPATCHED, *loss.DISPATCHED):
-    by_type(_function)
+for _dispatched in (*structure.DISPATCHED, *loss.DISPATCHED):
+    by_type(_dispatched)

@@ -79,7 +79,8 @@ class HostDescent:
             self._visit_once()
 
     def theta(self) -> Array:
-        return self._state[0]
+        theta: Array = self._state[0]
+        return theta
 
     def is_finite(self) -> bool:
         return bool(np.isfinite(self._state[0]).all())
@@ -120,7 +121,8 @@ class HostDescent:
             own_squares = squares._replace(shared=squares.shared.copy())
             work = LabelWork.of(objective.structure.n_labels, dtype)
             shares = np.empty(len(own.shared), dtype)
-            scratch = DescentWork(*(np.empty_like(x) for x in (own.row[0], own.col[0], own.shared)), shares)
+            row, col, shared = (np.empty_like(x) for x in (own.row[0], own.col[0], own.shared))
+            scratch = DescentWork(row, col, shared, shares)
             value = sgd_pass(specs, own, own_squares, data, order, decay, step_size, pulled, work, scratch)
             return value, own.shared, own_squares.shared
 
@@ -136,7 +138,7 @@ class HostDescent:
                 if with_side:
                     side.step(step_size, batch * sizes[round_].sum() / n_parts / len(dyads))
         side.write_back()
-        if frozen is not None:
+        if objective.free is not None:
             state[0, ~objective.free] = frozen
         return value + objective.add_penalty(state[0], np.zeros_like(state[0]))
 
@@ -155,10 +157,11 @@ class _SideSteps:
         self.l2 = np.float32(objective.penalty.side_strength)
         self.own, self.blocks = layout.blocks(state[0]), layout.effective(state[0], side)
         self.offset = layout.first_scores(state[0], side)
-        self.kept = None if self.offset is None else np.zeros_like(self.offset)
-        self.row_shift = None if side.row is None else self.blocks.row - self.own.row
-        self.col_shift = None if side.col is None else self.blocks.col - self.own.col
-        row, col = (None if shift is None else np.zeros_like(shift) for shift in (self.row_shift, self.col_shift))
+        self.kept: Any = None if self.offset is None else np.zeros_like(self.offset)
+        self.row_shift: Any = None if side.row is None else self.blocks.row - self.own.row
+        self.col_shift: Any = None if side.col is None else self.blocks.col - self.own.col
+        row: Any = None if self.row_shift is None else np.zeros_like(self.row_shift)
+        col: Any = None if self.col_shift is None else np.zeros_like(self.col_shift)
         if layout.structure.one_set:
             self.col_shift, col = self.row_shift, row
         self.row, self.col = row, col

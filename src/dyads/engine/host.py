@@ -152,7 +152,7 @@ class Host:
         def part(bounds: Bounds) -> float:
             return loss_pass(specs, blocks, data, bounds, self._work(theta))  # type: ignore[no-any-return]
 
-        return sum(self._run(part, even_tasks(0, len(dyads))))
+        return float(sum(self._run(part, even_tasks(0, len(dyads)))))
 
     def value(self, theta: Array) -> float:
         return self.loss(theta) + self.objective.add_penalty(theta, np.zeros_like(theta))

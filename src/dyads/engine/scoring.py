@@ -32,8 +32,8 @@ class Pairs(NamedTuple):
 
     @classmethod
     def of(cls, row: Codes, col: Codes, relation: Codes | None = None) -> "Pairs":
-        codes = (np.ascontiguousarray(x, np.int64) for x in (row, col))
-        return cls(*codes, ABSENT if relation is None else np.ascontiguousarray(relation, np.int64))
+        rows, cols = (np.ascontiguousarray(x, np.int64) for x in (row, col))
+        return cls(rows, cols, ABSENT if relation is None else np.ascontiguousarray(relation, np.int64))
 
 
 class New(NamedTuple):
@@ -58,19 +58,21 @@ class New(NamedTuple):
 
     @classmethod
     def of(cls, model: Model) -> "New":
-        spreads = (
+        row_spread, col_spread = (
             np.ascontiguousarray(population.spread, block.dtype)
             for population, block in zip(model.populations, model.effective[:2], strict=True)
         )
-        shifts = (np.ascontiguousarray(population.partner_shift) for population in model.populations)
-        return cls(*model.new, model.unknown.row[0], model.unknown.col[0], *spreads, *shifts)
+        row_shift, col_shift = (np.ascontiguousarray(population.partner_shift) for population in model.populations)
+        unknown = model.unknown.row[0], model.unknown.col[0]
+        return cls(*model.new, *unknown, row_spread, col_spread, row_shift, col_shift)
 
     @classmethod
     def none(cls, blocks: Blocks, n_labels: int) -> "New":
         """Every entity is known."""
         flags, shift = np.zeros(max(map(len, blocks[:2])) + 1, np.bool_), np.empty((0, n_labels))
-        sizes = blocks.row.shape[1], blocks.col.shape[1]
-        return cls(flags, flags, *map(np.empty, sizes), *(np.empty((0, size)) for size in sizes), shift, shift)
+        row, col = blocks.row.shape[1], blocks.col.shape[1]
+        unknown, spreads = (np.empty(row), np.empty(col)), (np.empty((0, row)), np.empty((0, col)))
+        return cls(flags, flags, *unknown, *spreads, shift, shift)
 
 
 class ScoreWork(NamedTuple):

@@ -53,7 +53,7 @@ class HostUpdates:
 
     def labelled(self, role: Role) -> Array:
         if role == Role.SHARED:
-            return np.sum([np.diff(shard.by_relation.start) for shard in self._orders.by_row], axis=0) > 0
+            return np.asarray(np.sum([np.diff(shard.by_relation.start) for shard in self._orders.by_row], axis=0) > 0)
         return np.concatenate([np.diff(shard.start) for shard in self._orders.of(role)]) > 0
 
     def moments(self, role: Role) -> Moments:
@@ -64,8 +64,8 @@ class HostUpdates:
         table, steps = self._blocks[role.place], Steps(n_steps, SMALL_STEP, 0.0)
         if role == Role.SHARED:
             before = table.copy()
-            sums, run = self._shared_sums(None)
-            solve_shared(sums, table, steps, run)
+            shared, run = self._shared_sums(None)
+            solve_shared(shared, table, steps, run)
             return float(np.abs(table - before).max(initial=0))
         moved = 0.0
         for shard, sums, tasks in self._shards(role, None, codes):
@@ -77,8 +77,8 @@ class HostUpdates:
     def draw(self, role: Role, key: Key, prior: BlockPrior | None = None, codes: Codes | None = None) -> Array:
         table = self._blocks[role.place]
         if role == Role.SHARED:
-            sums, run = self._shared_sums(prior)
-            return draw_shared(sums, table, key, run)
+            shared, run = self._shared_sums(prior)
+            return draw_shared(shared, table, key, run)
         accepted = np.zeros(len(table))
         for shard, sums, tasks in self._shards(role, prior, codes):
             drawn = draw_shard(sums, table[shard.owners], tasks, key, self._order(role))

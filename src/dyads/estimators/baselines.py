@@ -19,6 +19,7 @@ from dyads.model.loss import AllThreshold, median
 from dyads.model.objective import Objective, Penalty
 from dyads.model.parameters import Layout
 from dyads.model.structure import Stereotype
+from dyads.settings import is_number
 
 Array = np.ndarray[Any, Any]
 
@@ -72,7 +73,7 @@ class MMMF(ClassifierMixin, BaseEstimator):
         """Fit the model to labelled dyads: a table of row ids and column ids, and their labels."""
         for name, least, kind in (("rank", 1, numbers.Integral), ("l2", 0, numbers.Real), ("l2_bias", 0, numbers.Real)):
             value = getattr(self, name)
-            if not isinstance(value, kind) or not least <= value < np.inf:
+            if not isinstance(value, kind) or not is_number(value) or value < least:
                 raise InputError(f"{name}={value!r} is not possible: expected a finite number, at least {least}.")
         seen = read_observations(X, y, sample_weight)
         if any(seen.dyads.side.widths):

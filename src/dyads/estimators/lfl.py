@@ -205,7 +205,7 @@ class LFL(Predictor):
         self, objective: Objective, dyads: Dyads, run: FitRun, checkpoint: str | os.PathLike[str] | None
     ) -> Learned:
         """Minimise the objective, or draw from its posterior, as the solver does."""
-        solver = solver_of(self.solver) or auto_solver(objective, len(dyads))
+        solver: Any = solver_of(self.solver) or auto_solver(objective, len(dyads))
         if solver.samples:
             return sample(objective, dyads, solver, run, checkpoint)
         if checkpoint is not None:
@@ -332,7 +332,7 @@ class LFL(Predictor):
             return 0 if len(classes) == 2 else len(classes)
         if self.reference is None:
             return len(classes)
-        codes = np.flatnonzero(classes == self.reference) if np.isscalar(self.reference) else ()
+        codes = np.flatnonzero(classes == self.reference) if np.isscalar(self.reference) else np.zeros(0)
         if not len(codes):
             raise InputError(
                 f"reference={self.reference!r} is not a label: expected None, 'auto' or one of {classes.tolist()}."

@@ -53,7 +53,7 @@ class Predictor(ClassifierMixin, BaseEstimator):
 
     _ordered = False
     record_: Record
-    columns_: tuple[str, ...]
+    columns_: list[str]
     unknown: str
     engine: str | Engine
 
@@ -416,7 +416,8 @@ class Predictor(ClassifierMixin, BaseEstimator):
 
         With one id set also the nodes `codes` with themselves and, of undirected pairs, both orders.
         """
-        row = col = np.zeros(0, np.int64)
+        row: Codes = np.zeros(0, np.int64)
+        col = row
         if exclude is not None:
             every = record.known.vocabularies
             given = read_pairs(exclude, [vocabulary.name for vocabulary in every], self.columns_)

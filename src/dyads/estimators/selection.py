@@ -228,7 +228,9 @@ class _CV(LFL):
         self.cv = cv
         self.n_jobs = n_jobs
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, callback: Callable[[int, int], Any] | None = None) -> Self:
+    def fit(  # type: ignore[override]  # A search tells of fits, not of iterations, and has no checkpoint.
+        self, X: Any, y: Any, sample_weight: Any = None, callback: Callable[[int, int], Any] | None = None
+    ) -> Self:
         """Choose the penalties on folds of the data, then fit on all of it.
 
         `callback` : called with the number of fits done and of those planned after each of them, for a progress bar; of
@@ -264,9 +266,11 @@ class _CV(LFL):
         """The searches along one penalty: (fixed parameters, name, values) of each; and the values of `l2__side`."""
         grid = {name: list(values) for name, values in (self.grid or {}).items()}
         solver = solver_of(template.solver)
-        latent, side = grid.pop("l2__latent", None), grid.pop("l2__side", None)
-        if latent is None and l2_of(template.l2).latent is not None:
-            latent = [l2_of(template.l2).latent]
+        latent: Sequence[float] | None = grid.pop("l2__latent", None)
+        side: Sequence[float] | None = grid.pop("l2__side", None)
+        given = l2_of(template.l2).latent
+        if latent is None and given is not None:
+            latent = [given]
         if latent is None and solver is not None and solver.samples:
             raise InputError(
                 f"{type(solver).__name__} learns how strong its penalties are: expected a solver that minimises, or "

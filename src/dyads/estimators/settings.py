@@ -93,7 +93,7 @@ def check_choices(estimator: Any, structures: Sequence[str], offers: Mapping[str
         raise unknown_name("unknown", estimator.unknown, UNKNOWN_POLICIES)
     _check_structure(estimator, structures, offers)
     delta = getattr(estimator.loss, "delta", 0)
-    if not isinstance(delta, numbers.Real) or not 0 <= delta < np.inf:
+    if not is_number(delta) or delta < 0:
         raise InputError(f"loss={estimator.loss!r} has delta={delta!r}: expected a finite number, at least 0.")
     for name in SWITCHES:
         if not isinstance(getattr(estimator, name), bool | np.bool_):
@@ -104,7 +104,7 @@ def check_choices(estimator: Any, structures: Sequence[str], offers: Mapping[str
         if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
             raise InputError(f"{name}={value!r}: expected a whole number, at least {least}.")
     seed = estimator.random_state
-    if isinstance(seed, numbers.Integral) and not 0 <= seed < 2**32:
+    if isinstance(seed, numbers.Integral) and not 0 <= int(seed) < 2**32:
         raise InputError(f"random_state={seed!r}: expected a seed from 0 to 2**32 - 1, or None.")
     held_out = estimator.early_stopping
     if held_out is not None and not (is_number(held_out) and 0 < held_out < 1):

@@ -367,7 +367,7 @@ def _run_one(
 @lru_cache(maxsize=1)
 def _task(name: str, seed: int, scale: float, options: tuple[tuple[str, Any], ...]) -> Task:
     """The task that the methods of a case and seed have in common, which mostly follow one another."""
-    return TASKS[name](seed, scale, **dict(options))  # type: ignore[no-any-return, operator]
+    return TASKS[name](seed, scale, **dict(options))
 
 
 def _choose(experiment: Experiment, method: Method, task: Task, seed: int, engine: CPU) -> dict[str, Any]:
@@ -500,10 +500,10 @@ def _draw(experiment: Experiment, result: dict[str, Any], path: Path) -> None:
     method = next(method for method in experiment.methods if method.name == wanted)
     case = next(case for case in experiment.cases if not method.cases or case.name in method.cases)
     record = next(one for one in result["records"] if (one["case"], one["method"]) == (case.name, wanted))
-    task = TASKS[experiment.task](record["seed"], 1.0, **case.options)  # type: ignore[operator]
+    task = TASKS[experiment.task](record["seed"], 1.0, **case.options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = method.build(task, record["chosen"], record["seed"], -1).fit(task.X, task.y)
+        model = method.build(task, record["chosen"], record["seed"], CPU()).fit(task.X, task.y)
     draw, size = PICTURES[experiment.picture["kind"]]
     figure = Figure(figsize=size, layout="constrained")
     draw(figure.subplots(), model, task)

@@ -30,14 +30,14 @@ def katz(linked: Array, reach: float) -> Array:
     """Paths between two nodes, those of length k by beta^k: (I - beta G)^-1 - I, beta = reach / greatest eigenvalue."""
     largest = np.linalg.eigvalsh(linked)[-1]
     identity = np.eye(len(linked))
-    return np.linalg.inv(identity - reach / max(largest, 1) * linked) - identity  # type: ignore[no-any-return]
+    return np.linalg.inv(identity - reach / max(largest, 1) * linked) - identity
 
 
 def random_walk(linked: Array, reach: float) -> Array:
     """How often a walk that goes on with probability `reach`, else starts again, is at the other node; both ways."""
     degree = np.maximum(linked.sum(axis=1, keepdims=True), 1)
     visits = (1 - reach) * np.linalg.inv(np.eye(len(linked)) - reach * linked / degree)
-    return visits + visits.T  # type: ignore[no-any-return]
+    return visits + visits.T
 
 
 LINK_SCORES = {"adamic-adar": adamic_adar, "katz": katz, "random walk": random_walk}
@@ -66,11 +66,11 @@ class LinkScore(ClassifierMixin, BaseEstimator):
         """The score of each pair (n,); 0 of nodes that the graph lacks."""
         check_is_fitted(self)
         (row, col), _ = read_dyads(X, [self._seen.rows, self._seen.cols], self._seen.columns)
-        return np.where((row >= 0) & (col >= 0), self._scores[row, col], 0.0)
+        return np.asarray(np.where((row >= 0) & (col >= 0), self._scores[row, col], 0.0))
 
     def predict(self, X: Any) -> Array:
         """The last label for scores above 0, else the first (n,)."""
-        return np.where(self.decision_function(X) > 0, self.classes_[-1], self.classes_[0])
+        return np.asarray(np.where(self.decision_function(X) > 0, self.classes_[-1], self.classes_[0]))
 
 
 class WithLinkScores(ClassifierMixin, BaseEstimator):
@@ -233,7 +233,7 @@ class BothOrders(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         columns = named_arrays(X)
         found = [self._model.decision_function(each) for each in (columns, _turned(columns))]
-        return np.mean(found, axis=0).reshape(len(found[0]))
+        return np.asarray(np.mean(found, axis=0)).reshape(len(found[0]))
 
     def predict(self, X: Any) -> Array:
         """The second label where the score is positive (n,)."""

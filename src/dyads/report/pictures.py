@@ -85,8 +85,8 @@ def plot_explanation(ax: Any, explanation: Any, dyad: int = 0, most: int = 12) -
     ax.axvline(0, color="0.6", linewidth=1)
     ax.axhline(len(shown) - 1.5, color="0.6", linewidth=1)
     for index, name in enumerate(labels):
-        values = [part[index] for part in shown.values()]
-        ax.plot(values, range(len(shown)), "o", color=_colour(index, labels), markersize=6, alpha=0.85, label=str(name))
+        sizes = [part[index] for part in shown.values()]
+        ax.plot(sizes, range(len(shown)), "o", color=_colour(index, labels), markersize=6, alpha=0.85, label=str(name))
     ax.set_yticks(range(len(shown)), list(shown))
     ax.grid(axis="y", color="0.92")
     ax.set_axisbelow(True)

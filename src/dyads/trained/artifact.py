@@ -47,7 +47,7 @@ def write(path: str | os.PathLike[str], record: Record, about: dict[str, Any]) -
     for number, draw in enumerate(record.draws):
         arrays |= {f"{number}.{name}": array for name, array in _arrays_of(draw, list(sets)).items()}
     given = {name: np.ascontiguousarray(array) for name, array in arrays.items() if array is not None}
-    parts = {"arrays.safetensors": arrays_to_part(given)}
+    parts: dict[str, Any] = {"arrays.safetensors": arrays_to_part(given)}
     parts |= {f"{side}s.arrow": _to_ipc(entities.ids.ids) for side, entities in sets.items()}
     if known.relations is not None:
         parts["relations.arrow"] = _to_ipc(known.relations.ids)
@@ -117,7 +117,8 @@ def read(path: str | os.PathLike[str]) -> tuple[Record, dict[str, Any]]:
 def _draw(arrays: dict[str, Any], number: int, sides: list[str]) -> Draw:
     """The draw of a number, as `_arrays_of` wrote it."""
     populations = [
-        Population(**{name: arrays.get(f"{number}.{side}_{name}") for name in POPULATION_ARRAYS}) for side in sides
+        Population(**{name: arrays[key] for name in POPULATION_ARRAYS if (key := f"{number}.{side}_{name}") in arrays})
+        for side in sides
     ]
     return Draw(
         theta=arrays[f"{number}.theta"],

@@ -1,5 +1,6 @@
 """Calibrators, how they are learnt on held-out dyads, and sets of labels that cover the true one as often as asked."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,9 +100,7 @@ def learn_calibrator(method: str, proba: Array, label: Codes, weight: Array | No
     if method not in CALIBRATORS:
         raise unknown_name("method", method, CALIBRATORS)
     weight = np.ones(len(label)) if weight is None else weight
-    return {"temperature": _temperature, "vector": _vector, "logistic": _logistic, "isotonic": _isotonic}[method](
-        proba, label, weight, values
-    )
+    return LEARNERS[method](proba, label, weight, values)
 
 
 def _mean_log(scores: Array, label: Codes, weight: Array) -> float:
@@ -161,6 +160,14 @@ def _isotonic(proba: Array, label: Codes, weight: Array, values: Array | None) -
         x.append(knots)
         y.append(curve.predict(knots))
     return Isotonic(np.array(x), np.array(y))
+
+
+LEARNERS: dict[str, Callable[[Array, Codes, Array, Array | None], Calibrator]] = {
+    "temperature": _temperature,
+    "vector": _vector,
+    "logistic": _logistic,
+    "isotonic": _isotonic,
+}
 
 
 def nonconformity(proba: Array, label: Codes) -> Array:

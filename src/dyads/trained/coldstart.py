@@ -179,7 +179,8 @@ def _partner_shifts(model: Model, dyads: Dyads, engine: Engine) -> tuple[Array, 
     def mean_of(seen: Any, others: Array, average: Array) -> Array:
         total = np.asarray(seen.sum(axis=1))
         mean = (seen @ others.astype(np.float64)) / np.maximum(total, 1e-300)[:, None]
-        return average + (mean - average) * (total / (total + SHRINKAGE))[:, None]
+        shrunk: Array = average + (mean - average) * (total / (total + SHRINKAGE))[:, None]
+        return shrunk
 
     def beyond(a: tuple[Array, Array], b: tuple[Array, Array]) -> Array:
         return _pair_scores(model, a[0], b[0], h, engine) - _pair_scores(model, a[1], b[1], h, engine)

@@ -57,9 +57,10 @@ def explain(record: Record, codes: Sequence[Codes], features: Any, engine: Engin
 
 
 def _explain_model(model: Model, codes: Sequence[Codes], features: Any, engine: Engine) -> Explanation:
-    row, col, relation = (*codes, None)[:3]
+    row, col = codes[:2]
+    relation = codes[2] if len(codes) > 2 else None
     n = np.arange(len(row))
-    linear = [(n, "label bias", _label_bias(model, relation, len(row)))]
+    linear: list[LogOddsPart] = [(n, "label bias", _label_bias(model, relation, len(row)))]
     for i, column in enumerate((row, col)):
         linear += _side_parts(model, i, column)
     if features is not None:
