@@ -162,7 +162,6 @@ def predict(
     from dyads.data.codes import numeric_values
     from dyads.data.files import open_writer, read_batches
     from dyads.model.loss import median, mode
-    from dyads.trained.predictions import without_nan
 
     console.check_table_output(output, force)
     model = load_model(model_file)
@@ -191,8 +190,7 @@ def predict(
                 columns["label"] = _label_column(model.classes_, predictions.codes)
             for name, decide in decisions.items():
                 if name in wanted:
-                    codes = without_nan(decide(np.nan_to_num(proba)), proba)
-                    columns[name] = _label_column(model.classes_, codes)
+                    columns[name] = _label_column(model.classes_, predictions.codes_by(decide))
             if "mean" in wanted:
                 columns["mean"] = proba @ values
             write(pa.table(columns))

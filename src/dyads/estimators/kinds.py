@@ -139,7 +139,7 @@ class LFLOrdinal(LFL):
 
     def predict_mean(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Array:
         """Expected value of the label (n,)."""
-        return self._proba(X, row_features, col_features) @ numeric_values(self.classes_)
+        return self.predictions(X, row_features=row_features, col_features=col_features).mean
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Minus the mean absolute error of `predict`: greater is better."""

@@ -29,7 +29,7 @@ from dyads.trained import artifact
 from dyads.trained.calibration import conformal_sets, learn_calibrator, nonconformity
 from dyads.trained.coldstart import mean_scores, support, with_features
 from dyads.trained.explain import explain
-from dyads.trained.predictions import Predictions, interval, refuse_nan, sample_proba, without_nan
+from dyads.trained.predictions import Predictions, interval, refuse_nan, sample_proba
 from dyads.trained.recommend import Wanted, ask, recommend, thompson
 
 Array = np.ndarray[Any, Any]
@@ -90,21 +90,6 @@ class Predictor(ClassifierMixin, BaseEstimator):
         col = None if col_features is None else Features.of(col_features, like=known.cols.encoder)
         return self.record_ if row is None and col is None else with_features(self.record_, row, col)
 
-    def _scored(self, X: Any, row_features: Any, col_features: Any) -> tuple[Array, Array]:
-        """The scores of the dyads of X (n, n_labels), and the support of their ids (n, 2).
-
-        Those with unknown ids follow the policy, and are counted in one warning.
-        """
-        record, codes, features = self._look_up(X, row_features, col_features)
-        out = self._engine.scores(record.models, codes, features)
-        unknown = [column < 0 for column in codes]
-        if any(column.any() for column in unknown):
-            self._treat_unknown(record, codes, unknown, out)
-        return out, support(record.known, *codes[:2])
-
-    def _scores(self, X: Any, row_features: Any = None, col_features: Any = None) -> Array:
-        return self._scored(X, row_features, col_features)[0]
-
     def _treat_unknown(self, record: Record, codes: list[Codes], unknown: list[Array], out: Array) -> None:
         """Apply the policy to the scores of dyads with unknown ids, and say so in one warning."""
         if self.unknown not in UNKNOWN_POLICIES:
@@ -137,34 +122,29 @@ class Predictor(ClassifierMixin, BaseEstimator):
             raise UnknownIdError(f"{message}: expected known ids. Drop them, or set unknown='prior' or 'nan'.")
         return message
 
-    def predict_proba(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Array:
-        """Probability of each label (n, n_labels); columns in the order of `classes_`.
-
-        `row_features`, `col_features` : tables that extend or override those given to the constructor, which is how new
-        ids get features; all methods that predict take them. Columns of X that the table of the fit did not have are
-        ignored, where X has names.
-        """
-        return self._proba(X, row_features, col_features)
-
-    def _proba(self, X: Any, row_features: Any = None, col_features: Any = None) -> Array:
-        scored = self._scores(X, row_features, col_features)
-        return self.record_.proba(scored)
-
-    def _proba_to_decide(self, X: Any, row_features: Any, col_features: Any) -> Array:
-        """Probabilities, or an error where some are NaN, of which no label can be said."""
-        proba = self._proba(X, row_features, col_features)
-        refuse_nan(proba)
-        return proba
-
     def predictions(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Predictions:
         """All that is predicted of the dyads of X, scored once: probabilities, labels, and the support of the ids.
 
-        `dyads.evaluate`, `dyads.calibration_by_support` and the report are made from it.
+        `row_features`, `col_features` : tables that extend or override those given to the constructor, which is how new
+        ids get features; all methods that predict take them. Columns of X that the table of the fit did not have are
+        ignored, where X has names. Unknown ids follow the policy `unknown`, and are counted in one warning.
         """
-        scored, known = self._scored(X, row_features, col_features)
-        proba = self.record_.proba(scored)
-        codes = without_nan(self.decide(np.nan_to_num(proba)), proba)
-        return Predictions(classes=self.classes_, proba=proba, codes=codes, support=known)
+        record, codes, features = self._look_up(X, row_features, col_features)
+        scores = self._engine.scores(record.models, codes, features)
+        unknown = [column < 0 for column in codes]
+        if any(column.any() for column in unknown):
+            self._treat_unknown(record, codes, unknown, scores)
+        return Predictions(
+            classes=self.classes_,
+            scores=scores,
+            proba=record.proba(scores),
+            support=support(record.known, *codes[:2]),
+            decide=self.decide,
+        )
+
+    def predict_proba(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Array:
+        """Probability of each label (n, n_labels); columns in the order of `classes_`. See `predictions`."""
+        return self.predictions(X, row_features=row_features, col_features=col_features).proba
 
     def log_odds(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Array:
         """Log-odds of each label (n, n_labels): against the reference, log p_y / p_reference; or, if there is none,
@@ -172,8 +152,8 @@ class Predictor(ClassifierMixin, BaseEstimator):
 
         Those of the model itself, before it was calibrated.
         """
-        scored = self._scores(X, row_features, col_features)
-        return self.record_.parts.log_odds(scored)
+        predicted = self.predictions(X, row_features=row_features, col_features=col_features)
+        return self.record_.parts.log_odds(predicted.scores)
 
     def predict(self, X: Any, cost: Any = None, *, row_features: Any = None, col_features: Any = None) -> Array:
         """Predict one label per dyad; with a cost matrix, the label of least expected cost.
@@ -181,9 +161,9 @@ class Predictor(ClassifierMixin, BaseEstimator):
         `cost` : (n_labels, n_labels), cost[true, predicted] in the order of `classes_`. Under ``unknown="nan"`` dyads
         with unknown ids are an error here: no label can be predicted for them.
         """
-        proba = self._proba_to_decide(X, row_features, col_features)
+        predicted = self.predictions(X, row_features=row_features, col_features=col_features)
         if cost is None:
-            return self.classes_[self.decide(proba)]
+            return predicted.labels
         n_labels = len(self.classes_)
         try:
             cost = np.asarray(cost, dtype=np.float64)
@@ -191,7 +171,8 @@ class Predictor(ClassifierMixin, BaseEstimator):
             raise InputError(f"cost is no matrix of numbers ({error}): expected ({n_labels}, {n_labels}).") from error
         if cost.shape != (n_labels, n_labels) or not np.isfinite(cost).all():
             raise InputError(f"cost has shape {cost.shape}: expected ({n_labels}, {n_labels}), all finite numbers.")
-        return self.classes_[least_cost(proba, cost)]
+        refuse_nan(predicted.proba)
+        return self.classes_[least_cost(predicted.proba, cost)]
 
     def calibrate(self, X: Any, y: Any, method: str | None = None, sample_weight: Any = None) -> Self:
         """Make probabilities come true, as learnt on held-out dyads. Changes this model, and returns it.
@@ -230,7 +211,7 @@ class Predictor(ClassifierMixin, BaseEstimator):
     def _held_out(self, X: Any, y: Any, sample_weight: Any) -> tuple[Array, Codes, Array | None]:
         """The uncalibrated probabilities of held-out dyads, the codes of their labels, and their weights."""
         check_is_fitted(self)
-        proba, label = link(self._scores(X)), label_codes(self._checked(y), self.classes_)
+        proba, label = link(self.predictions(X).scores), label_codes(self._checked(y), self.classes_)
         weight = read_weight(sample_weight)
         lengths = [len(proba), len(label)] + ([] if weight is None else [len(weight)])
         if len(set(lengths)) > 1 or not len(proba):
@@ -247,7 +228,8 @@ class Predictor(ClassifierMixin, BaseEstimator):
         Over dyads drawn as those given to `conformalize` were, the true label is in its set with probability `coverage`
         or more, whatever the model; that does not hold for each row, column or label by itself.
         """
-        proba = self._proba_to_decide(X, row_features, col_features)
+        proba = self.predictions(X, row_features=row_features, col_features=col_features).proba
+        refuse_nan(proba)
         if self.record_.nonconformity is None:
             raise InputError("The model was not conformalized: expected conformalize(X, y) on held-out dyads first.")
         return conformal_sets(proba, self.record_.nonconformity, coverage)

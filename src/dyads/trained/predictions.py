@@ -1,8 +1,9 @@
 """Predictions: what a model says of the dyads of a table, scored once, and how sure its posterior draws are of it."""
 
 import numbers
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,15 +23,26 @@ class Predictions:
     Attributes
     ----------
     classes : (n_labels,) the labels, sorted
+    scores : (n, n_labels) before the link and a calibrator; None where a model does not tell
     proba : (n, n_labels) their probabilities; NaN for unknown ids under ``unknown="nan"``
-    codes : (n,) place in `classes` of the predicted label; -1 where probabilities are NaN
     support : (n, 2) summed weight of the training labels of the row and of the column; None where a model does not tell
+    decide : turns probabilities (n, n_labels) into the codes of the labels to predict (n,)
     """
 
     classes: Array
+    scores: Any
     proba: Array
-    codes: Codes
     support: Array | None
+    decide: Callable[[Array], Codes]
+
+    @cached_property
+    def codes(self) -> Codes:
+        """The place in `classes` of the predicted label (n,); -1 where probabilities are NaN."""
+        return self.codes_by(self.decide)
+
+    def codes_by(self, decide: Callable[[Array], Codes]) -> Codes:
+        """The same by another decision rule, such as the median."""
+        return np.where(np.isnan(self.proba).any(axis=1), UNKNOWN, decide(np.nan_to_num(self.proba)))
 
     def __len__(self) -> int:
         return len(self.proba)
@@ -63,11 +75,6 @@ def refuse_nan(proba: Array) -> None:
         )
 
 
-def without_nan(codes: Codes, proba: Array) -> Codes:
-    """The codes of decisions (n,), -1 where probabilities (n, n_labels) are NaN."""
-    return np.where(np.isnan(proba).any(axis=1), UNKNOWN, codes)
-
-
 def predictions_of(model: Any, X: Any, row_features: Any = None, col_features: Any = None) -> Predictions:
     """What a model says of the dyads of X.
 
@@ -82,8 +89,9 @@ def predictions_of(model: Any, X: Any, row_features: Any = None, col_features: A
     given = {name: table for name, table in tables.items() if table is not None}
     return Predictions(
         classes=model.classes_,
+        scores=None,
         proba=np.asarray(model.predict_proba(X, **given)),
-        codes=label_codes(model.predict(X, **given), model.classes_),
+        decide=lambda _: label_codes(model.predict(X, **given), model.classes_),
         support=model.support(X) if hasattr(model, "support") else None,
     )
 
