@@ -238,15 +238,17 @@ def test_every_public_name_resolves():
 
 def test_a_second_process_finds_its_kernels_on_disk(tmp_path):
     code = """
-import warnings; warnings.simplefilter("ignore")
-from dyads.datasets.synthetic import make_nominal
-from dyads import LBFGS, LFLClassifier
-from dyads.engine import passes, scoring
-data = make_nominal(n=20)
-LFLClassifier(rank=2, solver=LBFGS(max_iter=2)).fit(data.X, data.y).predict(data.X)
-kernels = [passes.row_pass, passes.col_pass, passes.loss_pass, scoring.score_pass]
-print(sum(len(k.stats.cache_misses) for k in kernels), sum(len(k.stats.cache_hits) for k in kernels))
+import numpy as np
+from dyads.engine import CPU, passes
+from problems import STRUCTURES, Log, make_dyads, make_objective
+dyads = make_dyads()
+objective = make_objective(STRUCTURES[0], Log(), dyads)
+with CPU(1).bind(objective, dyads) as problem:
+    problem.loss(np.zeros(objective.layout.size))
+stats = passes.loss_pass.stats
+print(len(stats.cache_misses), len(stats.cache_hits))
 """
+    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n{code}"
     environment = {"NUMBA_CACHE_DIR": str(tmp_path), "PATH": "", "HOME": str(tmp_path)}
     runs = [
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)

@@ -127,7 +127,7 @@ def test_blocks_are_drawn_in_parts_of_whole_labels():
 
 
 def test_newton_and_lbfgs_agree_where_the_problem_is_convex_and_nearly_elsewhere():
-    data = make_nominal(n=40, rank=2, width=2.0, random_state=1)
+    data = make_nominal(n=25, rank=2, width=2.0, random_state=1)
     l2 = {0: L2(bias=1.0), 2: L2(latent=1.0, bias=1.0)}
     convex = [
         LFLClassifier(rank=0, l2=l2[0], solver=SOLVERS[s](3000, 1e-12)).fit(data.X, data.y) for s in ("newton", "lbfgs")
@@ -136,7 +136,7 @@ def test_newton_and_lbfgs_agree_where_the_problem_is_convex_and_nearly_elsewhere
     latent = [
         min(
             LFLClassifier(rank=2, l2=l2[2], solver=SOLVERS[s](3000), random_state=i).fit(data.X, data.y).objective_
-            for i in range(5)
+            for i in range(4)
         )
         for s in ("newton", "lbfgs")
     ]
