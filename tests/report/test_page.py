@@ -107,9 +107,9 @@ def test_a_page_of_any_kind_of_model_tells_its_kind_its_figures_and_its_pairs(mo
     kept = json.loads(re.search('id="data">(.*?)</script>', text)[1])
     if isinstance(model, LFLRelational):
         assert kept["values"] == ""
-        assert "Not for a model of several relations." in text
+        assert "Not available for a model of several relations." in text
         return
-    assert "All pairs that the model knows." in text
+    assert "All pairs of ids known to the model." in text
     assert [kept["rows"], kept["cols"]] == [list(map(str, ids)) for ids in (model.row_ids_, model.col_ids_)]
     assert kept["labels"] == list(map(str, model.classes_))
     held = np.frombuffer(base64.b64decode(kept["values"]), "<u2") / 65535
@@ -124,7 +124,7 @@ def test_large_models_keep_the_page_small(store, monkeypatch):
     text = page.report_page(model, test.X, test.y, "x")
     found, note = page._lookup(model, {})
     assert len(found["rows"]) * len(found["cols"]) * 3 <= 300
-    assert "with most labels" in note
+    assert "with the most labels" in note
     assert note in text
 
 
@@ -158,7 +158,7 @@ def test_any_pair_can_be_looked_up(browser, path, store):
         part for label, p in zip(model.classes_, expected, strict=True) for part in (label, f"{p:.3f}")
     ]
     browser.find_element("id", "row").send_keys("x")
-    assert "There is no row" in browser.find_element("id", "answer").text
+    assert "This page has no row" in browser.find_element("id", "answer").text
     assert browser.get_log("browser") == []
 
 

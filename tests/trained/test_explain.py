@@ -108,5 +108,5 @@ def test_a_picture_of_one_dyad():
     model = LFLClassifier(rank=2, **WITH).fit(X, Y)
     axes = plot_explanation(figure.subplots(), model.explain(X.head(3)), dyad=1)
     assert {"latent", "row: age", "sum: log-odds"} <= {tick.get_text() for tick in axes.get_yticklabels()}
-    with pytest.raises(InputError, match="dyad=7 is not explained: expected 0 to 2"):
+    with pytest.raises(InputError, match="dyad=7 is not in the table: expected 0 to 2"):
         plot_explanation(figure.subplots(), model.explain(X.head(3)), dyad=7)

@@ -1,4 +1,4 @@
-"""The command ``dyads``: parses arguments, calls the library, draws."""
+"""The command ``dyads``: parse arguments, call the library, print the results."""
 
 from dyads.cli.app import main
 

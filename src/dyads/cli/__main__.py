@@ -1,4 +1,4 @@
-"""``python -m dyads.cli`` is the command."""
+"""Run the command as ``python -m dyads.cli``."""
 
 from dyads.cli.app import main
 

@@ -1,4 +1,4 @@
-"""What the command says and draws: sentences and bars on standard error, tables and JSON on standard output."""
+"""Output of the command: messages and progress bars on standard error, tables and JSON on standard output."""
 
 import importlib.util
 import json
@@ -22,18 +22,19 @@ from dyads.data.files import format_of, replacing
 from dyads.errors import DyadsError
 
 PICTURES = (".png", ".pdf", ".svg")
+"""Extensions of the pictures that the command can write."""
 
 debug = False
-"""Whether errors come with a traceback: set by ``--debug``."""
+"""Whether to print the traceback of an error; set by ``--debug``."""
 
 
 class Usage(Exception):
-    """The command was used wrongly."""
+    """Wrong usage of the command: exit code 2."""
 
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """However a command ends, it ends with one sentence and an exit code: 1 if it failed, 2 if it was used wrongly."""
+    """Turn every exception into a one-sentence message and an exit code: 1 on failure, 2 on wrong usage."""
     try:
         yield
     except Usage as error:
@@ -43,18 +44,20 @@ def guarded() -> Iterator[None]:
     except KeyboardInterrupt:
         _end("Stopped.")
     except BrokenPipeError:
-        # Nobody reads any more: without this Python complains again when it closes standard output.
+        # The reader closed the pipe: without this, Python reports the error again when it closes standard output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _end("Standard output was closed before everything was written to it.")
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
-        _end(f"{error.strerror or error}{where}: expected to read and write there.")
+        _end(
+            f"Reading or writing failed{where}: {error.strerror or error}. Check the path, permissions and free space."
+        )
     except MemoryError:
-        _end("There is not enough memory for that: use less data, or a lower rank.")
+        _end("Out of memory: use less data or a lower rank.")
     except typer.Exit:
         raise
     except Exception as error:
-        _end(f"That was not expected, and is a mistake in dyads ({type(error).__name__}: {error}): see --debug.")
+        _end(f"This is a bug in dyads ({type(error).__name__}: {error}): run `dyads --debug ...` to see the traceback.")
 
 
 def _end(sentence: str, code: int = 1) -> NoReturn:
@@ -65,41 +68,41 @@ def _end(sentence: str, code: int = 1) -> NoReturn:
 
 
 def say(sentence: str) -> None:
-    """A sentence for the person, on standard error."""
+    """Print a message to standard error."""
     Console(stderr=True, highlight=False, soft_wrap=True).print(sentence, markup=False)
 
 
 @contextmanager
 def bar(what: str) -> Iterator[Callable[[float, float | None, str], None]]:
-    """A bar on standard error while something runs, if that is a terminal.
+    """Show a progress bar on standard error, if that is a terminal.
 
-    Gives a function that takes how much is done, of how much (None if nobody knows), and a few words.
+    Yields a function that updates the bar: it takes the amount done, the total (None if unknown) and a short text.
     """
-    shown = Progress(
+    progress = Progress(
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[words]}"), TimeElapsedColumn(),
         console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty(),
     )  # fmt: skip
-    with shown:
-        task = shown.add_task(what, total=None, words="")
+    with progress:
+        task = progress.add_task(what, total=None, words="")
 
-        def move(done: float, total: float | None = None, words: str = "") -> None:
-            shown.update(task, completed=done, total=total, words=words)
+        def update(done: float, total: float | None = None, words: str = "") -> None:
+            progress.update(task, completed=done, total=total, words=words)
 
-        yield move
+        yield update
 
 
 @contextmanager
 def warned() -> Iterator[None]:
-    """Warnings of the library as sentences, each once."""
+    """Print each distinct warning of the library once, as a message."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
-    for sentence in dict.fromkeys(str(one.message) for one in caught if issubclass(one.category, UserWarning)):
+    for sentence in dict.fromkeys(str(item.message) for item in caught if issubclass(item.category, UserWarning)):
         say(sentence)
 
 
 def show(lines: Mapping[str, Sequence[Any]], title: str = "", as_json: bool = False) -> None:
-    """A table of named columns, or a JSON list of its lines, on standard output."""
+    """Print named columns to standard output, as a table or as a JSON list of rows."""
     if as_json:
         rows = [dict(zip(lines, row, strict=True)) for row in zip(*lines.values(), strict=True)]
         show_json(rows)
@@ -109,19 +112,19 @@ def show(lines: Mapping[str, Sequence[Any]], title: str = "", as_json: bool = Fa
         table.add_column(escape(name.replace("_", " ")), justify="right" if _numeric(column) else "left")
     for row in zip(*lines.values(), strict=True):
         table.add_row(*(escape(_text(value)) for value in row))
-    # Where nobody looks at it, nothing is cut to fit.
+    # Off a terminal there is no width to fit: use one that rarely cuts a cell.
     Console(highlight=False, width=None if sys.stdout.isatty() else 160).print(table)
 
 
 def show_json(value: Any) -> None:
-    """One JSON value on standard output."""
+    """Print a value as JSON to standard output."""
     sys.stdout.write(json.dumps(_plain(value), indent=1, allow_nan=False) + "\n")
 
 
 def check_table_output(path: str, force: bool) -> None:
-    """The same for a table, whose name must tell its format."""
+    """`check_output` for a table, whose extension must give a format that can be written."""
     if path.lower().endswith(".gz"):
-        raise Usage(f"The output {path} would have to be packed: expected a name without .gz.")
+        raise Usage(f"Compressed output is not supported: remove .gz from {path}.")
     try:
         format_of(path)
     except DyadsError as error:
@@ -130,34 +133,32 @@ def check_table_output(path: str, force: bool) -> None:
 
 
 def check_model_output(path: Path, force: bool) -> None:
-    """The same for a model."""
+    """`check_output` for a model file."""
     if str(path) == "-":
-        raise Usage("A model cannot go to standard output: expected the name of a file.")
+        raise Usage("A model cannot be written to standard output: give the name of a file.")
     check_output(path, force)
 
 
 def check_output(path: Path | str, force: bool, suffixes: Sequence[str] = ()) -> None:
-    """Raise, before any work, where an output cannot be written or would overwrite something."""
+    """Raise `Usage`, before any work, if an output cannot be written or would overwrite a file."""
     path = Path(path)
     if str(path) == "-" and not suffixes:
         return
     if suffixes and path.suffix.lower() not in suffixes:
-        raise Usage(
-            f"The output {path} has a name that tells no format: expected one that ends in {', '.join(suffixes)}."
-        )
+        raise Usage(f"The output {path} has an unknown extension: expected {' or '.join(suffixes)}.")
     if path.exists() and not path.is_file():
         kind = "folder" if path.is_dir() else "device"
-        raise Usage(f"The output {path} is a {kind}: expected the name of a file.")
+        raise Usage(f"The output {path} is a {kind}: give the name of a file.")
     if not path.parent.is_dir():
-        raise Usage(f"The folder {path.parent} does not exist: expected one to write {path.name} to. Create it first.")
+        raise Usage(f"The folder {path.parent} does not exist: create it, or choose another folder for {path.name}.")
     if not os.access(path.parent, os.W_OK):
-        raise Usage(f"The folder {path.parent} cannot be written to: expected one that can. Choose another place.")
+        raise Usage(f"The folder {path.parent} is not writable: choose another folder for {path.name}.")
     if path.exists() and not force:
-        raise Usage(f"The output {path} exists: expected a new name, or --force to replace it.")
+        raise Usage(f"The output {path} exists: choose another name, or pass --force to overwrite it.")
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is there; says so if not."""
+    """Whether matplotlib is installed; print a message if it is not."""
     if importlib.util.find_spec("matplotlib") is None:
         say("No picture: matplotlib is not installed (pip install 'dyads[plot]').")
         return False
@@ -165,12 +166,12 @@ def can_draw() -> bool:
 
 
 def save_picture(path: Path, draw: Callable[[Any], Any]) -> None:
-    """Let a function draw on axes, and save them."""
+    """Call `draw` on new axes, and save the figure."""
     if can_draw():
         from matplotlib import rc_context
         from matplotlib.figure import Figure
 
-        # A dollar sign in an id begins no formula.
+        # A dollar sign in an id must not start a formula.
         with rc_context({"text.parse_math": False}):
             figure = Figure(figsize=(9, 5), layout="constrained")
             draw(figure.subplots())
@@ -189,13 +190,13 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can say of a value: NaN is null there."""
+    """Convert a value to JSON types; NaN and infinities become null."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if isinstance(value, float):
         return value if np.isfinite(value) else None
     return value if value is None or isinstance(value, bool | int | str) else str(value)

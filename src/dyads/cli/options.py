@@ -1,7 +1,7 @@
-"""Options of `dyads fit`, made from the parameters of the estimators and the fields of their settings objects.
+"""Options of `dyads fit`, generated from the parameters of the estimators and the fields of their settings objects.
 
-A name, a type, a default and a help text are written once, in the signature and the docstring of the class. The option
-``--solver-max-iter`` is the parameter ``solver__max_iter``.
+Name, type, default and help text come from the signature and the docstring of the class. The option
+``--solver-max-iter`` sets the parameter ``solver__max_iter``.
 """
 
 import inspect
@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand
 
-TOLD_OTHERWISE = (
+WITHOUT_OPTION = (
     "id_columns",
     "features",
     "features__row",
@@ -24,14 +24,14 @@ TOLD_OTHERWISE = (
     "verbose",
     "warm_start",
 )
-"""Parameters that other options of the command set, or that it has no use for: it draws a bar, and fits once."""
+"""Parameters without a generated option: other options set them, or a single fit with a progress bar needs none."""
 
 GIVEN = "dyads.settings"
-"""Where a context keeps the options that were given."""
+"""Key under which a click context stores the options that were given."""
 
 
 class _Parameter(NamedTuple):
-    """A parameter that becomes an option: its name, type, default (None if there is no single one) and help."""
+    """A parameter that becomes an option: name, type, default (None if settings objects differ in it), help text."""
 
     name: str
     kind: Any
@@ -40,7 +40,7 @@ class _Parameter(NamedTuple):
 
 
 class SettingsCommand(TyperCommand):
-    """A command that also takes the parameters of estimators; they are made when it is called for, not before."""
+    """A command that also takes the parameters of estimators as options, generated only when it is called."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         own = super().get_params(ctx)
@@ -48,7 +48,7 @@ class SettingsCommand(TyperCommand):
 
 
 def given_settings(context: typer.Context) -> dict[str, Any]:
-    """The parameters that were given as options, by their names in `set_params`."""
+    """Parameters given as options, by their names in `set_params`."""
     return dict(context.meta.get(GIVEN, {}))
 
 
@@ -61,7 +61,7 @@ def _keep(context: Any, parameter: Any, value: Any) -> Any:
 @cache
 def _options() -> list[Any]:
     def settings() -> None:
-        """Stands for its signature alone."""
+        """Carry the signature from which typer makes the options."""
 
     parameters = []
     for name, kind, default, text in _parameters():
@@ -81,12 +81,12 @@ def _options() -> list[Any]:
 
 
 def _parameters() -> Iterator[_Parameter]:
-    """The parameters of estimators, each followed by the fields of the settings objects it may be."""
+    """Yield the parameters of estimators, each followed by the fields of the settings objects it accepts."""
     from dyads.estimators.kinds import LFLClassifier
     from dyads.estimators.settings import PARTS, SETTINGS
 
     for parameter in _of(LFLClassifier, ""):
-        if parameter.name not in TOLD_OTHERWISE:
+        if parameter.name not in WITHOUT_OPTION:
             yield parameter
         if parameter.name not in PARTS:
             continue
@@ -98,11 +98,11 @@ def _parameters() -> Iterator[_Parameter]:
                 same = before is None or before.default == field.default
                 joined = text if before is None else f"{before.text} {text}"
                 fields[field.name] = field._replace(text=joined, default=field.default if same else None)
-        yield from (field for name, field in fields.items() if name not in TOLD_OTHERWISE)
+        yield from (field for name, field in fields.items() if name not in WITHOUT_OPTION)
 
 
 def _of(kind: Any, prefix: str) -> Iterator[_Parameter]:
-    """The parameters of a class, with the first sentence that its docstring says of each."""
+    """Yield the parameters of a class, each with the first sentence of its docstring entry."""
     texts = help_texts(inspect.getdoc(kind) or "")
     hints = typing.get_type_hints(kind.__init__)
     for name, parameter in inspect.signature(kind).parameters.items():
@@ -110,7 +110,7 @@ def _of(kind: Any, prefix: str) -> Iterator[_Parameter]:
 
 
 def help_texts(docstring: str) -> dict[str, str]:
-    """The first sentence on each parameter of a numpydoc docstring, with the names it takes."""
+    """First sentence on each parameter of a numpydoc docstring, with the accepted names in parentheses."""
     section = re.search(r"^Parameters\n-+\n(.*?)(?=^\w+\n-+\n|\Z)", docstring, re.DOTALL | re.MULTILINE)
     texts: dict[str, str] = {}
     for entry in re.split(r"\n(?=\S)", section.group(1).strip() if section else ""):
@@ -123,6 +123,6 @@ def help_texts(docstring: str) -> dict[str, str]:
 
 
 def _plain_type(hint: Any) -> Any:
-    """What a command line can give of a type: the first of its plain kinds, or text."""
+    """Type of an option: the first of bool, int, float and str that a type hint allows, else str."""
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) or typing.get_origin(hint) else (hint,)
     return next((kind for kind in (bool, int, float, str) if kind in kinds), str)

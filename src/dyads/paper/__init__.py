@@ -1,1 +1,1 @@
-"""The experiments of the paper, its rivals and the demo: nothing of it is needed to fit or to predict."""
+"""Experiments of the paper, the methods it compares with, and the demo. Fitting and predicting need none of it."""

@@ -1,4 +1,4 @@
-"""The demo: a store whose probabilities are known, learnt and checked in a few seconds."""
+"""The demo: fit a synthetic store in a few seconds, and compare with its true probabilities."""
 
 import time
 from collections.abc import Callable
@@ -17,15 +17,15 @@ from dyads.report.pictures import plot_reliability, plot_training_curve
 
 
 class Demo(NamedTuple):
-    """What the demo found.
+    """Result of the demo.
 
     Attributes
     ----------
     model : the fitted classifier
-    held_out : the dyads it was judged on
-    proba : (n, n_labels) its probabilities for them
-    seconds : how long the fit took
-    rows : (what, model's figure, figures to compare it with) of the table
+    held_out : the test dyads
+    proba : (n, n_labels) predicted probabilities of the test dyads
+    seconds : duration of the fit
+    rows : lines of the table: (name of the figure, figure of the model, figures to compare with)
     """
 
     model: LFLClassifier
@@ -36,9 +36,9 @@ class Demo(NamedTuple):
 
 
 def run(callback: Callable[[Progress], Any] | None = None, random_state: int = 0) -> Demo:
-    """Make the store, fit on 40% of its pairs, and compare with the truth on the others."""
+    """Fit a synthetic store on 40% of its pairs, and compare with the truth on the others."""
     observed, held_out = make_store(random_state=random_state).split(0.4, random_state)
-    # The tastes of the store have variance one, and l2 is the precision of their prior.
+    # l2 is the precision of the prior on latent weights, and the store's have variance one.
     model = LFLClassifier(rank=4, l2=1.0, random_state=random_state)
     began = time.perf_counter()
     model.fit(observed.X, observed.y, callback=callback)
@@ -62,14 +62,14 @@ def run(callback: Callable[[Progress], Any] | None = None, random_state: int = 0
 
 
 def tables(random_state: int = 0) -> dict[str, pa.Table]:
-    """A smaller store as tables of shopper, product, outcome: two fifths of its pairs to train on, a tenth to test."""
+    """Tables of a smaller store (shopper, product, outcome): 40% of its pairs for training, 10% for testing."""
     observed, others = make_store(200, 120, random_state).split(0.4, random_state)
     held_out, _ = others.split(1 / 6, random_state + 1)
     return {name: pa.table(part.X | {"outcome": part.y}) for name, part in (("train", observed), ("test", held_out))}
 
 
 def draw(demo: Demo, path: Path) -> None:
-    """Save the picture: reliability and training curve. Needs matplotlib."""
+    """Save a picture of the reliability and the training curve. Requires matplotlib."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4.5), layout="constrained")

@@ -1,7 +1,7 @@
-"""Experiments: a description in a file, run, and our figures put beside the published ones.
+"""Experiments: read the description of an experiment, run it, and compare its figures with the published ones.
 
-A file of ``experiments/`` says which task, split and metrics, which methods with which penalties to choose from, how
-many seeds, and what was published. Penalties are chosen by cross-validation on the training dyads of each split alone.
+A file in ``experiments/`` gives the task, the split and the metrics, the methods with a grid of penalties, the number
+of seeds and the published figures. Penalties are chosen by cross-validation on the training dyads of each split only.
 """
 
 import importlib.util
@@ -39,10 +39,10 @@ Progress = Callable[[int, int], Any]
 logger = logging.getLogger("dyads")
 
 METHODS: dict[str, Any] = ESTIMATORS | {kind.__name__: kind for kind in (MMMF, Marginals, Neighbours, LinkScore)}
-"""What a method may be."""
+"""Estimators that a method can name."""
 
 WRAPPERS: dict[str, Any] = {kind.__name__: kind for kind in (BothOrders, ByRelation, MeanOdds, WithLinkScores)}
-"""What a method may be put into."""
+"""Wrappers that a method can put around its estimator."""
 
 FOLDS = 3
 """Folds of the cross-validation that chooses penalties, as in the paper."""
@@ -54,13 +54,13 @@ class Method:
 
     Attributes
     ----------
-    name : what the table calls it
+    name : name in the table
     estimator : key of `METHODS`
-    parameters : of its constructor
+    parameters : parameters of the estimator
     grid : values of parameters to choose from by cross-validation
-    wrapper : {"kind": key of `WRAPPERS` that takes the estimator, and its other parameters}, or empty
-    features : whether it is given the side-information of the task
-    posterior : whether it samples, and so belongs to the run that takes hours
+    wrapper : {"kind": key of `WRAPPERS`, and other parameters of the wrapper}, or empty
+    features : whether the estimator gets the side-information of the task
+    posterior : whether it samples the posterior, and so belongs to the run that takes hours
     cases : names of the cases it runs on; all if empty
     """
 
@@ -74,12 +74,12 @@ class Method:
     cases: tuple[str, ...] = ()
 
     def build(self, task: Task, chosen: Mapping[str, Any], seed: int, engine: CPU) -> Any:
-        """The estimator, not yet fitted."""
+        """Build the estimator, not fitted."""
         kind = METHODS[self.estimator]
         parameters = self.parameters | dict(chosen) | (task.features if self.features else {})
         known = kind().get_params()
         parameters |= {name: value for name, value in (("random_state", seed), ("engine", engine)) if name in known}
-        # The first name a part, the others its settings.
+        # In sorted order a settings object ("solver") comes before its fields ("solver__max_iter").
         model = kind().set_params(**dict(sorted(parameters.items())))
         if not self.wrapper:
             return model
@@ -88,13 +88,13 @@ class Method:
 
     @property
     def candidates(self) -> list[dict[str, Any]]:
-        """All choices of the grid."""
+        """All combinations of the grid."""
         return [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A variant of the task: `options` of its function, the data sets it reads, and published figures by method."""
+    """A variant of the task: `options` of the task function, data sets it reads, and published figures by method."""
 
     name: str = ""
     options: dict[str, Any] = field(default_factory=dict)
@@ -108,18 +108,18 @@ class Experiment:
 
     Attributes
     ----------
-    name : of the file
-    title, protocol, notes : words; what was done, and what is to be said of the result
+    name : name of the file, without its extension
+    title, protocol, notes : texts of the page: its title, what was done, remarks on the result
     task : key of `TASKS`
-    cases, methods : its lines
-    figures : keys of `METRICS`, the first being the one that was published
-    choose_by : key of `METRICS` by which penalties are chosen; needed where a method has a grid
-    seeds : how many splits, starts or data sets
-    first_seed : of these; above 0 where choices of the experiment itself were made on the seeds before it
-    search_on : most training dyads that the choice of penalties looks at; None is all
-    serial : whether fits run one after the other with all cores, because times are reported
-    picture : key of `PICTURES`, and the name of the method it shows; or empty
-    quick : how many seeds, and names of the cases and methods, of a first look
+    cases, methods : the lines of the table are their combinations
+    figures : keys of `METRICS`; the first is the published one
+    choose_by : key of `METRICS` by which penalties are chosen; required if a method has a grid
+    seeds : number of seeds: splits, starts or data sets
+    first_seed : first seed; above 0 if the experiment itself was tuned on earlier seeds
+    search_on : largest number of training dyads used to choose penalties; None is all
+    serial : whether to run fits one at a time on all cores, because their times are reported
+    picture : {"kind": key of `PICTURES`, "method": name of the method to draw, "caption": text}, or empty
+    quick : number of seeds, and names of cases and methods, for a quick run
     """
 
     name: str
@@ -139,26 +139,26 @@ class Experiment:
     quick: dict[str, Any] = field(default_factory=dict)
 
     def shortened(self) -> "Experiment":
-        """What `quick` leaves of it."""
+        """The experiment restricted to its `quick` settings."""
         cases = [case for case in self.cases if case.name in self.quick.get("cases", [case.name])]
         methods = [method for method in self.methods if method.name in self.quick.get("methods", [method.name])]
         return replace(self, cases=cases, methods=methods, seeds=self.quick.get("seeds", 2))
 
 
 class Judged:
-    """What a fitted model says of the test dyads of a task; each kind of prediction is made when it is asked for."""
+    """Predictions of a fitted model for the test dyads of a task, each computed on first use."""
 
     def __init__(self, model: Any, task: Task) -> None:
         self.model, self.task = model, task
 
     @cached_property
     def predictions(self) -> Predictions | None:
-        """All at once, of models that make them; others are asked for each kind."""
+        """All predictions at once, or None for models without the method `predictions`."""
         return self.model.predictions(self.task.X_test) if hasattr(self.model, "predictions") else None
 
     @cached_property
     def proba(self) -> Array | None:
-        """(n, n_labels) or, of models without probabilities, None."""
+        """(n, n_labels), or None for models without probabilities."""
         if self.predictions is not None:
             return self.predictions.proba
         return self.model.predict_proba(self.task.X_test) if hasattr(self.model, "predict_proba") else None
@@ -175,7 +175,7 @@ class Judged:
 
     @cached_property
     def scores(self) -> Array:
-        """What ranks dyads (n, n_labels)."""
+        """Scores that rank dyads (n, n_labels): probabilities, or the decision function."""
         if self.proba is not None:
             return self.proba
         second = np.asarray(self.model.decision_function(self.task.X_test)).reshape(len(self.task.y_test))
@@ -183,7 +183,7 @@ class Judged:
 
 
 def _auc(judged: Judged) -> float:
-    """Of the test dyads whose label was trained on: a label that was not has no scores."""
+    """AUC of the test dyads whose label occurs in training; other labels have no scores."""
     y, classes = judged.task.y_test, judged.model.classes_
     known = np.isin(y, classes)
     return metrics.auc(y[known], judged.scores[known], classes)
@@ -198,7 +198,7 @@ def _mean_error(judged: Judged, rounded: bool) -> float | None:
 
 
 def _of_proba(function: Callable[..., float]) -> Callable[[Judged], float | None]:
-    """A metric of probabilities; None where there are none, or where they are not of one label out of all."""
+    """A metric of probabilities; None if the model has none, or if they do not sum to one."""
 
     def metric(judged: Judged) -> float | None:
         if judged.proba is None or not np.allclose(judged.proba.sum(axis=1), 1, atol=1e-4):
@@ -221,19 +221,20 @@ METRICS: dict[str, Callable[[Judged], float | None]] = {
     "calibration error": _of_proba(metrics.classwise_ece),
     "AUC": _auc,
 }
-"""Figures of a table. "MAE" is of the predicted label, "calibration error" class-wise, "AUC" macro one-vs-rest."""
+"""Metrics by name. "MAE" is of the predicted label, "calibration error" is class-wise, "AUC" macro one-vs-rest."""
 
 GREATER_IS_BETTER = ("accuracy", "AUC")
+"""Metrics to maximise; all others are minimised."""
 
 
 def experiments_folder() -> Path:
-    """Where the descriptions lie: in the installed package, or beside its source."""
+    """Folder of the descriptions: in the installed package, or at the root of the source tree."""
     here = Path(__file__).parent
     return next(path for path in (here / "experiments", here.parents[2] / "experiments") if path.is_dir())
 
 
 def names() -> list[str]:
-    """All experiments there are."""
+    """Names of all experiments."""
     return sorted(path.stem for path in experiments_folder().glob("*.toml"))
 
 
@@ -246,45 +247,45 @@ def read(name: str) -> Experiment:
     try:
         cases = [
             Case(
-                **each
+                **entry
                 | {
-                    "options": shared | each.get("options", {}),
-                    "data": tuple(each.get("data", data)),
-                    "published": published | each.get("published", {}),
+                    "options": shared | entry.get("options", {}),
+                    "data": tuple(entry.get("data", data)),
+                    "published": published | entry.get("published", {}),
                 }
             )
-            for each in raw.pop("cases", [{"name": ""}])
+            for entry in raw.pop("cases", [{"name": ""}])
         ]
-        methods = [Method(**one) for each in raw.pop("methods") for one in _spelled_out(each)]
-        found = Experiment(name, cases=cases, methods=methods, **raw)
+        methods = [Method(**fields) for entry in raw.pop("methods") for fields in _spelled_out(entry)]
+        experiment = Experiment(name, cases=cases, methods=methods, **raw)
     except (KeyError, TypeError) as error:
         raise InputError(
-            f"The experiment {name} cannot be read ({error}): see dyads.paper.experiment for its form."
+            f"The experiment {name} cannot be read ({error}): see dyads.paper.experiment.Experiment for its fields."
         ) from error
     for what, got, valid in (
-        ("task", [found.task], TASKS),
+        ("task", [experiment.task], TASKS),
         ("data", [data for case in cases for data in case.data], SOURCES),
-        ("figures", found.figures, METRICS),
-        ("choose_by", [found.choose_by] if any(method.grid for method in methods) else [], METRICS),
+        ("figures", experiment.figures, METRICS),
+        ("choose_by", [experiment.choose_by] if any(method.grid for method in methods) else [], METRICS),
         ("estimator", [method.estimator for method in methods], METHODS),
         ("wrapper", [method.wrapper["kind"] for method in methods if method.wrapper], WRAPPERS),
-        ("picture", [found.picture["kind"]] if found.picture else [], PICTURES),
+        ("picture", [experiment.picture["kind"]] if experiment.picture else [], PICTURES),
     ):
         for key in got:
             if key not in valid:
                 raise unknown_name(f"{name}: {what}", key, valid)
-    return found
+    return experiment
 
 
-def _spelled_out(each: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """One method for each value of `each`, such as a rank, which the name may hold as {rank}."""
-    over = each.pop("each", {})
-    for values in itertools.product(*over.values()):
-        chosen = dict(zip(over, values, strict=True))
-        yield each | {
-            "name": each["name"].format_map(chosen),
-            "parameters": each.get("parameters", {}) | chosen,
-            "cases": tuple(each.get("cases", ())),
+def _spelled_out(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Expand the field "each" of an entry, such as {rank = [5, 10]}: one method per value, named with {rank}."""
+    varied = entry.pop("each", {})
+    for values in itertools.product(*varied.values()):
+        chosen = dict(zip(varied, values, strict=True))
+        yield entry | {
+            "name": entry["name"].format_map(chosen),
+            "parameters": entry.get("parameters", {}) | chosen,
+            "cases": tuple(entry.get("cases", ())),
         }
 
 
@@ -296,14 +297,15 @@ def run(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Run an experiment: the record of all figures of all seeds.
+    """Run an experiment, and return the figures of every case, method and seed.
 
     Parameters
     ----------
-    posterior : run the methods that sample the posterior, and only these, instead of all others
-    scale : share of the data; below 1 for a trial alone
-    workers : fits at once, each then with one core; default all cores, or one where times are reported
-    progress : called with how many of how many tasks are done
+    posterior : run only the methods that sample the posterior, instead of only the others
+    scale : share of the data; below 1 only for trial runs
+    workers : number of parallel fits, of one core each if there are several; by default the number of cores, or 1 if
+        times are reported
+    progress : called with the number of fits done and the total
     """
     methods = [method for method in experiment.methods if method.posterior == posterior]
     if workers is None:
@@ -320,13 +322,13 @@ def run(
         call(experiment, case, seed, method, scale, CPU(1 if workers > 1 else None)) for case, seed, method in jobs
     )
     records: list[dict[str, Any]] = []
-    for done, found in enumerate(results, 1):
-        records.append(found)
+    for done, record in enumerate(results, 1):
+        records.append(record)
         if progress is not None:
             progress(done, len(jobs))
     case_order = {case.name: i for i, case in enumerate(experiment.cases)}
     method_order = {method.name: i for i, method in enumerate(methods)}
-    records.sort(key=lambda one: (case_order[one["case"]], method_order[one["method"]], one["seed"]))
+    records.sort(key=lambda record: (case_order[record["case"]], method_order[record["method"]], record["seed"]))
     return {
         "records": records,
         "seconds": round(time.perf_counter() - began, 1),
@@ -340,7 +342,7 @@ def run(
 def _run_one(
     experiment: Experiment, case: Case, seed: int, method: Method, scale: float, engine: CPU
 ) -> dict[str, Any]:
-    """One method on one case and seed."""
+    """Run one method on one case and seed."""
     task = _task(experiment.task, seed, scale, tuple(case.options.items()))
     with warnings.catch_warnings():
         for kind in (NotConvergedWarning, UnknownIdWarning, VanishedWarning):
@@ -366,23 +368,23 @@ def _run_one(
 
 @lru_cache(maxsize=1)
 def _task(name: str, seed: int, scale: float, options: tuple[tuple[str, Any], ...]) -> Task:
-    """The task that the methods of a case and seed have in common, which mostly follow one another."""
+    """Task of a case and seed. The cache of one serves its methods, which mostly run one after another."""
     return TASKS[name](seed, scale, **dict(options))
 
 
 def _choose(experiment: Experiment, method: Method, task: Task, seed: int, engine: CPU) -> dict[str, Any]:
-    """The choice of the grid with the best mean figure over folds of the training dyads."""
+    """Choose from the grid by the best mean metric over folds of the training dyads."""
     if len(method.candidates) == 1:
         return method.candidates[0]
     folds = task.folds(FOLDS, experiment.search_on, seed)
     sign = 1 if experiment.choose_by in GREATER_IS_BETTER else -1
 
-    def goodness(chosen: dict[str, Any]) -> float:
+    def mean_score(chosen: dict[str, Any]) -> float:
         models = [method.build(fold, chosen, seed, engine).fit(fold.X, fold.y) for fold in folds]
-        judged = [METRICS[experiment.choose_by](Judged(*each)) for each in zip(models, folds, strict=True)]
-        return sign * float(np.mean(judged))  # type: ignore[arg-type]
+        scores = [METRICS[experiment.choose_by](Judged(*pair)) for pair in zip(models, folds, strict=True)]
+        return sign * float(np.mean(scores))  # type: ignore[arg-type]
 
-    return max(method.candidates, key=goodness)
+    return max(method.candidates, key=mean_score)
 
 
 def _rounded(value: float | None) -> float | None:
@@ -390,9 +392,9 @@ def _rounded(value: float | None) -> float | None:
 
 
 def write(experiment: Experiment, results: dict[str, Any], folder: Path) -> Path:
-    """Write the table, the figures as JSON and the picture of an experiment; returns the path of the table.
+    """Write the table, the figures as JSON and the picture of an experiment; return the path of the table.
 
-    `results` holds what `run` gave under "point", "posterior" or both. Files appear whole or not at all.
+    `results` holds results of `run` under "point", "posterior" or both. Files are written atomically.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for suffix, text in (
@@ -407,19 +409,19 @@ def write(experiment: Experiment, results: dict[str, Any], folder: Path) -> Path
 
 
 def read_results(experiment: Experiment, folder: Path) -> dict[str, Any]:
-    """What was written of an experiment before; empty if nothing was."""
+    """Read earlier results of an experiment; empty if there are none."""
     path = folder / f"{experiment.name}.json"
     if not path.exists():
         return {}
-    found: dict[str, Any] = json.loads(path.read_text())
-    return {name: found[name] for name in ("point", "posterior") if name in found}
+    results: dict[str, Any] = json.loads(path.read_text())
+    return {name: results[name] for name in ("point", "posterior") if name in results}
 
 
 def table(experiment: Experiment, results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """The header and the lines of the table: mean ± standard deviation over seeds."""
-    records = [one for part in results.values() for one in part["records"]]
+    """Header and lines of the table: mean ± standard deviation over seeds."""
+    records = [record for part in results.values() for record in part["records"]]
     with_cases = len(experiment.cases) > 1
-    has_bayes = any("Bayes error" in one for one in records)
+    has_bayes = any("Bayes error" in record for record in records)
     has_published = any(case.published for case in experiment.cases)
     header = (
         (["data"] if with_cases else [])
@@ -429,20 +431,20 @@ def table(experiment: Experiment, results: dict[str, Any]) -> tuple[list[str], l
     )
     body = []
     for case in experiment.cases:
-        mine = [one for one in records if one["case"] == case.name]
+        of_case = [record for record in records if record["case"] == case.name]
         first = [case.name] if with_cases else []
-        if has_bayes and mine:
-            error = np.mean([one["Bayes error"] for one in mine])
+        if has_bayes and of_case:
+            error = np.mean([record["Bayes error"] for record in of_case])
             bayes = [f"{error:.4f}" if name == "0-1 error" else "" for name in experiment.figures]
-            given = [case.published.get("(Bayes)", "")] if has_published else []
-            body.append([*first, "(Bayes)", *bayes, *given, "", ""])
-        done = dict.fromkeys(one["method"] for one in mine)
+            published = [case.published.get("(Bayes)", "")] if has_published else []
+            body.append([*first, "(Bayes)", *bayes, *published, "", ""])
+        done = dict.fromkeys(record["method"] for record in of_case)
         for method in done:
-            each = [one for one in mine if one["method"] == method]
-            cells = [_summary([one["figures"][name] for one in each]) for name in experiment.figures]
-            fit = np.mean([one["seconds to fit"] for one in each])
+            of_method = [record for record in of_case if record["method"] == method]
+            cells = [_summary([record["figures"][name] for record in of_method]) for name in experiment.figures]
+            fit = np.mean([record["seconds to fit"] for record in of_method])
             published = [case.published.get(method, "")] if has_published else []
-            body.append([*first, method, *cells, *published, f"{fit:.1f}", _choices(each)])
+            body.append([*first, method, *cells, *published, f"{fit:.1f}", _choices(of_method)])
         for method, figure in case.published.items():
             if method not in done and method != "(Bayes)":
                 body.append([*first, method, *[""] * len(experiment.figures), figure, "", ""])
@@ -457,17 +459,18 @@ def _summary(values: list[float | None]) -> str:
 
 
 def _choices(records: list[dict[str, Any]]) -> str:
-    """What cross-validation chose, with how often."""
+    """Parameters chosen by cross-validation, with counts if they differ between seeds."""
     counts: dict[str, int] = {}
-    for one in records:
-        text = ", ".join(f"{name} {json.dumps(value).removesuffix('.0')}" for name, value in one["chosen"].items())
+    for record in records:
+        chosen = record["chosen"].items()
+        text = ", ".join(f"{name} {json.dumps(value).removesuffix('.0')}" for name, value in chosen)
         counts[text] = counts.get(text, 0) + 1
     ordered = sorted(counts.items(), key=lambda item: -item[1])
     return ordered[0][0] if len(ordered) == 1 else "; ".join(f"{text} ({n})" for text, n in ordered)
 
 
 def markdown(experiment: Experiment, results: dict[str, Any]) -> str:
-    """The page of an experiment."""
+    """Page of an experiment in Markdown."""
     header, body = table(experiment, results)
     lines = [f"# {experiment.title}", "", experiment.protocol.strip(), ""]
     lines += ["| " + " | ".join(row) + " |" for row in (header, ["---"] * len(header), *body)]
@@ -480,7 +483,7 @@ def markdown(experiment: Experiment, results: dict[str, Any]) -> str:
         option = " --posterior" if kind == "posterior" else ""
         versions = ", ".join(f"{name} {number}" for name, number in part["versions"].items())
         at_once = "one at a time" if part["at once"] == 1 else f"{part['at once']} at once"
-        seeds = [one["seed"] for one in part["records"]]
+        seeds = [record["seed"] for record in part["records"]]
         lines.append(
             f"Made by `dyads reproduce {experiment.name}{option}` in {part['seconds'] / 60:.1f} minutes on "
             f"{part['cores']} cores, fits {at_once}; mean ± standard deviation over the seeds {min(seeds)} "
@@ -490,16 +493,18 @@ def markdown(experiment: Experiment, results: dict[str, Any]) -> str:
 
 
 def _draw(experiment: Experiment, result: dict[str, Any], path: Path) -> None:
-    """Fit the method of the picture once more, on the first seed, and draw what it learnt."""
+    """Fit the method of the picture again, on its first seed, and draw the fitted model."""
     if importlib.util.find_spec("matplotlib") is None:
-        logger.warning("No picture of %s: matplotlib is not installed (pip install 'dyads[plot]').", experiment.name)
+        logger.warning(
+            "Skipped the picture of %s: matplotlib is not installed (pip install 'dyads[plot]').", experiment.name
+        )
         return
     from matplotlib.figure import Figure
 
-    wanted = experiment.picture["method"]
-    method = next(method for method in experiment.methods if method.name == wanted)
+    shown = experiment.picture["method"]
+    method = next(method for method in experiment.methods if method.name == shown)
     case = next(case for case in experiment.cases if not method.cases or case.name in method.cases)
-    record = next(one for one in result["records"] if (one["case"], one["method"]) == (case.name, wanted))
+    record = next(entry for entry in result["records"] if (entry["case"], entry["method"]) == (case.name, shown))
     task = TASKS[experiment.task](record["seed"], 1.0, **case.options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -512,7 +517,7 @@ def _draw(experiment: Experiment, result: dict[str, Any], path: Path) -> None:
 
 
 def _clusters(ax: Any, model: Any, task: Task) -> None:
-    """All known links, the nodes in the order of seven clusters of their weights."""
+    """Draw all known links, with the nodes ordered by seven clusters of their latent weights."""
     from sklearn.cluster import KMeans
 
     ids = np.unique(np.concatenate([*task.X.values(), *task.X_test.values()]))
@@ -526,7 +531,7 @@ def _clusters(ax: Any, model: Any, task: Task) -> None:
 
 
 def _reconstructions(ax: Any, model: Any, task: Task) -> None:
-    """Images with a missing half: as they are, as they were given, and as the model sees them."""
+    """Draw images with a missing half: the original, the given half and the prediction."""
     (image, pixel), shape = task.X_test.values(), task.shape
     shown, n_pixels = np.unique(image), int(np.prod(shape))
     everything = {"image": np.repeat(shown, n_pixels), "pixel": np.tile(np.arange(n_pixels), len(shown))}
@@ -549,4 +554,4 @@ PICTURES: dict[str, tuple[Callable[[Any, Any, Task], None], tuple[float, float]]
     "reconstructions": (_reconstructions, (10.0, 2.2)),
     "map": (_map, (10.0, 8.0)),
 }
-"""What a picture may show, and its size in inches."""
+"""Drawing function and size in inches of each kind of picture."""

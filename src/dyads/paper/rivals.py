@@ -1,4 +1,4 @@
-"""What the paper compares with: scores of links from the graph, neighbours, and other ways to use a model."""
+"""Methods that the paper compares with: link scores of a graph, nearest neighbours, and wrappers of a model."""
 
 from typing import Any, Self
 
@@ -20,21 +20,21 @@ Array = np.ndarray[Any, Any]
 
 
 def adamic_adar(linked: Array, reach: float) -> Array:
-    """How many neighbours two nodes share, each by 1 / log of its degree (`reach` is not used)."""
+    """Common neighbours of two nodes, each weighted by 1 / log of its degree (`reach` is unused)."""
     degree = linked.sum(axis=1)
     weight = np.divide(1, np.log(np.maximum(degree, 2)), out=np.zeros(len(linked)), where=degree > 1)
     return (linked * weight) @ linked  # type: ignore[no-any-return]
 
 
 def katz(linked: Array, reach: float) -> Array:
-    """Paths between two nodes, those of length k by beta^k: (I - beta G)^-1 - I, beta = reach / greatest eigenvalue."""
+    """Walks between two nodes, weighted beta^length: (I - beta G)^-1 - I, beta = reach / largest eigenvalue of G."""
     largest = np.linalg.eigvalsh(linked)[-1]
     identity = np.eye(len(linked))
     return np.linalg.inv(identity - reach / max(largest, 1) * linked) - identity
 
 
 def random_walk(linked: Array, reach: float) -> Array:
-    """How often a walk that goes on with probability `reach`, else starts again, is at the other node; both ways."""
+    """Random walk with restart (probability 1 - `reach`): share of visits to the other node, summed over both ways."""
     degree = np.maximum(linked.sum(axis=1, keepdims=True), 1)
     visits = (1 - reach) * np.linalg.inv(np.eye(len(linked)) - reach * linked / degree)
     return visits + visits.T
@@ -44,9 +44,9 @@ LINK_SCORES = {"adamic-adar": adamic_adar, "katz": katz, "random walk": random_w
 
 
 class LinkScore(ClassifierMixin, BaseEstimator):
-    """A score of undirected links from the graph of known links: `kind` is one of `LINK_SCORES`, `reach` from 0 to 1.
+    """Score of undirected links from the graph of training links: `kind` is a key of `LINK_SCORES`, `reach` in (0, 1).
 
-    A pair is linked where its label is the last. The matrix of all nodes is held in memory.
+    A pair is a link if its label is the last of the classes. The score matrix of all pairs of nodes is held in memory.
     """
 
     def __init__(self, kind: str = "adamic-adar", reach: float = 0.5) -> None:
@@ -54,7 +54,7 @@ class LinkScore(ClassifierMixin, BaseEstimator):
         self.reach = reach
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Take the graph of labelled pairs."""
+        """Score all pairs of nodes in the graph of labelled pairs."""
         if self.kind not in LINK_SCORES:
             raise unknown_name("kind", self.kind, LINK_SCORES)
         seen = read_observations(X, y, None, one_set=True)
@@ -63,21 +63,21 @@ class LinkScore(ClassifierMixin, BaseEstimator):
         return self
 
     def decision_function(self, X: Any) -> Array:
-        """The score of each pair (n,); 0 of nodes that the graph lacks."""
+        """Score of each pair (n,); 0 for nodes that are not in the graph."""
         check_is_fitted(self)
         (row, col), _ = read_dyads(X, [self._seen.rows, self._seen.cols], self._seen.columns)
         return np.asarray(np.where((row >= 0) & (col >= 0), self._scores[row, col], 0.0))
 
     def predict(self, X: Any) -> Array:
-        """The last label for scores above 0, else the first (n,)."""
+        """The last label if the score is positive, else the first (n,)."""
         return np.asarray(np.where(self.decision_function(X) > 0, self.classes_[-1], self.classes_[0]))
 
 
 class WithLinkScores(ClassifierMixin, BaseEstimator):
-    """A model of links that has the logarithms of all link scores as features of pairs.
+    """A link model with the logarithms of all link scores as features of pairs.
 
-    Katz and the walk know a link that is in the graph, so the scores of training pairs come from graphs without them:
-    those of the other `n_folds` - 1 parts of the pairs.
+    Katz and the random walk see a link that is in the graph. Scores of training pairs are therefore cross-fitted:
+    those of a fold come from the graph of the other `n_folds` - 1 folds.
     """
 
     def __init__(self, estimator: Any, reach: float = 0.5, n_folds: int = 10) -> None:
@@ -86,13 +86,13 @@ class WithLinkScores(ClassifierMixin, BaseEstimator):
         self.n_folds = n_folds
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Score the pairs, and fit the model."""
+        """Score the pairs, and fit the model with the scores as features."""
         columns, labels = named_arrays(X), np.asarray(y)
         scores = np.empty((len(labels), len(LINK_SCORES)))
         for train, test in KFold(self.n_folds, shuffle=True, random_state=0).split(labels):
             scores[test] = _all_scores(self._scorers(lines(columns, train), labels[train]), lines(columns, test))
         self._least = np.array([column[column > 0].min(initial=1.0) for column in scores.T])
-        self._all = self._scorers(columns, labels)
+        self._full_graph = self._scorers(columns, labels)
         self._model = clone(self.estimator).fit(self._with(columns, scores), labels)
         self.classes_ = self._model.classes_
         return self
@@ -104,13 +104,13 @@ class WithLinkScores(ClassifierMixin, BaseEstimator):
         return columns | dict(zip(LINK_SCORES, np.log(np.maximum(scores, self._least)).T, strict=True))
 
     def predict_proba(self, X: Any) -> Array:
-        """The probabilities of the model (n, n_labels)."""
+        """Probabilities of the model (n, n_labels)."""
         check_is_fitted(self)
         columns = named_arrays(X)
-        return np.asarray(self._model.predict_proba(self._with(columns, _all_scores(self._all, columns))))
+        return np.asarray(self._model.predict_proba(self._with(columns, _all_scores(self._full_graph, columns))))
 
     def predict(self, X: Any) -> Array:
-        """The most probable label (n,)."""
+        """Most probable label (n,)."""
         return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
 
 
@@ -119,7 +119,7 @@ def _all_scores(scorers: list[LinkScore], columns: dict[str, Array]) -> Array:
 
 
 def _graph(seen: Observations) -> Array:
-    """The matrix of links (n_nodes, n_nodes), 0 or 1, symmetric."""
+    """Symmetric adjacency matrix (n_nodes, n_nodes) of 0 and 1."""
     linked = np.zeros((len(seen.rows), len(seen.rows)))
     is_link = seen.dyads.label == len(seen.classes) - 1
     row, col = seen.dyads.row[is_link], seen.dyads.col[is_link]
@@ -129,17 +129,17 @@ def _graph(seen: Observations) -> Array:
 
 
 class Neighbours(ClassifierMixin, BaseEstimator):
-    """The labels that the rows most alike have in the same column.
+    """Nearest neighbours: the labels of the most similar rows in the same column.
 
-    Rows are alike by the share of columns, of those both have, in which their labels agree. The table of rows x columns
-    is held in memory.
+    The similarity of two rows is the share of their common columns with equal labels. The table of rows x columns is
+    held in memory.
     """
 
     def __init__(self, n_neighbours: int = 5) -> None:
         self.n_neighbours = n_neighbours
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Compare all rows of labelled dyads."""
+        """Compute the similarity of all pairs of rows."""
         self._seen = read_observations(X, y, None)
         self.classes_ = self._seen.classes
         dyads = self._seen.dyads
@@ -147,41 +147,42 @@ class Neighbours(ClassifierMixin, BaseEstimator):
         self._labels[dyads.row, dyads.col] = dyads.label
         known = (self._labels >= 0).astype(float)
         agree = sum((self._labels == code) @ (self._labels == code).astype(float).T for code in range(dyads.n_labels))
-        self._alike = agree / np.maximum(known @ known.T, 1)
-        np.fill_diagonal(self._alike, -1)
+        self._similarity = agree / np.maximum(known @ known.T, 1)
+        np.fill_diagonal(self._similarity, -1)
         return self
 
     def predict_proba(self, X: Any) -> Array:
-        """The shares of the labels among the neighbours that have one (n, n_labels)."""
+        """Label frequencies of the nearest rows with a label in the column, else of all dyads (n, n_labels)."""
         check_is_fitted(self)
         (row, col), _ = read_dyads(X, [self._seen.rows, self._seen.cols], self._seen.columns)
         overall = self._seen.dyads.label_counts / self._seen.dyads.label_counts.sum()
-        found = np.tile(overall, (len(row), 1))
+        proba = np.tile(overall, (len(row), 1))
         for i in np.flatnonzero((row >= 0) & (col >= 0)):
-            having = np.flatnonzero(self._labels[:, col[i]] >= 0)
-            nearest = having[np.argsort(-self._alike[row[i], having], kind="stable")[: self.n_neighbours]]
+            labelled = np.flatnonzero(self._labels[:, col[i]] >= 0)
+            order = np.argsort(-self._similarity[row[i], labelled], kind="stable")
+            nearest = labelled[order[: self.n_neighbours]]
             if len(nearest):
                 labels = self._labels[nearest, col[i]]
-                found[i] = np.bincount(labels, minlength=len(self.classes_)) / len(nearest)
-        return found
+                proba[i] = np.bincount(labels, minlength=len(self.classes_)) / len(nearest)
+        return proba
 
     def predict(self, X: Any) -> Array:
-        """The label most of the neighbours have (n,)."""
+        """Most frequent label among the neighbours (n,)."""
         return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
 
 
 class ByRelation(ClassifierMixin, BaseEstimator):
-    """Labels taken for relations, each of which holds for a dyad or not: the paper's multi-relational view.
+    """Labels as relations, each of which holds for a dyad or not: the multi-relational view of the paper.
 
     With an `LFLRelational` all relations share the weights of rows and columns ("global"); with any other estimator
-    each has a model of its own ("single"). Probabilities are those of holding, each by itself: they do not sum to one.
+    each relation has its own model ("single"). Each probability is that of one relation: they do not sum to one.
     """
 
     def __init__(self, estimator: Any) -> None:
         self.estimator = estimator
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Fit to labelled dyads, of which each makes one for every relation."""
+        """Fit to labelled dyads: each becomes one binary dyad per relation."""
         labels = read_labels(y)
         self.classes_ = np.unique(labels)
         columns = named_arrays(X)
@@ -200,7 +201,7 @@ class ByRelation(ClassifierMixin, BaseEstimator):
         return crossed, (labels[:, None] == self.classes_).astype(int).ravel()
 
     def predict_proba(self, X: Any) -> Array:
-        """The probability of each relation that it holds (n, n_labels)."""
+        """Probability that each relation holds (n, n_labels)."""
         check_is_fitted(self)
         columns = named_arrays(X)
         n = len(next(iter(columns.values())))
@@ -210,12 +211,12 @@ class ByRelation(ClassifierMixin, BaseEstimator):
         return np.column_stack([model.predict_proba(columns)[:, 1] for model in self._models])
 
     def predict(self, X: Any) -> Array:
-        """The relation most probable to hold (n,)."""
+        """Most probable relation (n,)."""
         return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
 
 
 class BothOrders(ClassifierMixin, BaseEstimator):
-    """A method for two id sets on undirected pairs: it is given both orders, and its scores of them are averaged."""
+    """A method for two id sets, on undirected pairs: train on both orders of a pair, and average their scores."""
 
     def __init__(self, estimator: Any) -> None:
         self.estimator = estimator
@@ -229,23 +230,23 @@ class BothOrders(ClassifierMixin, BaseEstimator):
         return self
 
     def decision_function(self, X: Any) -> Array:
-        """The mean score of both orders, of two labels (n,)."""
+        """Mean score of both orders (n,), for two labels."""
         check_is_fitted(self)
         columns = named_arrays(X)
-        found = [self._model.decision_function(each) for each in (columns, _turned(columns))]
-        return np.asarray(np.mean(found, axis=0)).reshape(len(found[0]))
+        scores = [self._model.decision_function(pairs) for pairs in (columns, _turned(columns))]
+        return np.asarray(np.mean(scores, axis=0)).reshape(len(scores[0]))
 
     def predict(self, X: Any) -> Array:
-        """The second label where the score is positive (n,)."""
+        """The second label if the score is positive, else the first (n,)."""
         return np.asarray(self.classes_[(self.decision_function(X) > 0).astype(int)])
 
 
 class MeanOdds(ClassifierMixin, BaseEstimator):
-    """Several models from other random starts, or the draws of one posterior, by their mean log-odds.
+    """Average the log-odds of several models from different random starts, or of posterior draws.
 
-    `n_models` of an estimator averages probabilities, which is right for their own sake. But where a probability is
-    spread over orders of magnitude, as that of a link between two nodes with few links, their mean is that of the
-    greatest, and ranks dyads worse than the mean of log-odds.
+    `n_models` of an estimator averages probabilities instead, which is right for the probabilities themselves. But if
+    they differ by orders of magnitude, as for a link between two nodes with few links, the largest dominates their
+    mean, which then ranks dyads worse than the mean of log-odds.
     """
 
     def __init__(self, estimator: Any, n_models: int = 8) -> None:
@@ -260,7 +261,7 @@ class MeanOdds(ClassifierMixin, BaseEstimator):
         return self
 
     def predict_proba(self, X: Any) -> Array:
-        """What the mean log-odds make of the labels (n, n_labels)."""
+        """Softmax of the mean log-odds (n, n_labels)."""
         check_is_fitted(self)
         draws = [
             model.sample_proba(X) if model.record_.is_posterior else model.predict_proba(X)[None]
@@ -270,11 +271,11 @@ class MeanOdds(ClassifierMixin, BaseEstimator):
         return np.asarray(link(log_proba(proba).mean(axis=0)))
 
     def predict(self, X: Any) -> Array:
-        """The most probable label (n,)."""
+        """Most probable label (n,)."""
         return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
 
 
 def _turned(columns: dict[str, Array]) -> dict[str, Array]:
-    """The same pairs in the other order."""
+    """The same pairs with row and column swapped."""
     first, second, *others = columns
     return {first: columns[second], second: columns[first]} | {name: columns[name] for name in others}

@@ -1,4 +1,4 @@
-"""The tasks of experiments: a data set, and which of its dyads are trained and tested on."""
+"""Tasks of the experiments: a data set, split into training and test dyads."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,19 +20,19 @@ Array = np.ndarray[Any, Any]
 Columns = dict[str, Array]
 
 FEWEST_ENTITIES = 24
-"""Rows and columns that a scaled-down data set keeps at least, where it has them."""
+"""Fewest rows and columns that a scaled-down data set keeps: smaller ones leave too little to split and fit."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """Dyads to train and to test on.
+    """Training and test dyads.
 
     Attributes
     ----------
     X, y, X_test, y_test : dicts of (n,) columns, and labels
-    features : of rows and columns, for methods that use side-information, by parameter of an estimator
-    bayes_error : least 0-1 error there can be on the test dyads, where it is known
-    shape : of the picture that a row is, where it is one
+    features : features of rows and columns, by parameter of an estimator, for methods that use side-information
+    bayes_error : lowest possible 0-1 error on the test dyads, or None if unknown
+    shape : height and width of the image that a row is, or empty
     """
 
     X: Columns
@@ -44,10 +44,10 @@ class Task:
     shape: tuple[int, ...] = ()
 
     def folds(self, n_folds: int, at_most: int | None, seed: int) -> "list[Task]":
-        """Cross-validation within the training dyads; of more than `at_most`, those of some rows (or columns)."""
+        """Cross-validation folds of the training dyads; beyond `at_most` dyads, of a sample of rows or columns."""
         kept = np.arange(len(self.y))
         if at_most is not None and len(kept) > at_most:
-            # Of the side with more ids, which has fewer dyads each: what is kept of it is whole.
+            # Sample the side with more ids, which has fewer dyads per id. A sampled id keeps all its dyads.
             sides = [np.unique(column, return_inverse=True)[1] for column in list(self.X.values())[:2]]
             code = max(sides, key=lambda side: side.max())
             order = np.random.default_rng(seed).permutation(code.max() + 1)
@@ -63,14 +63,14 @@ class Task:
 
 
 def divided(data: Dataset, test: Array, features: bool = False) -> Task:
-    """The task of testing on the dyads marked in `test` (n,) and training on the others."""
+    """Test on the dyads marked in the mask `test` (n,), and train on the others."""
     tables = {"features__row": data.row_features, "features__col": data.col_features} if features else {}
-    side = {name: Features(table) for name, table in tables.items() if table}
-    return Task(lines(data.X, ~test), data.y[~test], lines(data.X, test), data.y[test], side)
+    side_information = {name: Features(table) for name, table in tables.items() if table}
+    return Task(lines(data.X, ~test), data.y[~test], lines(data.X, test), data.y[test], side_information)
 
 
 def scaled(data: Dataset, scale: float) -> Dataset:
-    """The dyads between the rows and columns that have most, of both the share sqrt(scale)."""
+    """Keep the share sqrt(scale) of rows and of columns with the most dyads, and the dyads between them."""
     kept = np.ones(len(data.y), bool)
     for column in list(data.X.values())[:2] if scale < 1 else []:
         ids, code, count = np.unique(column, return_inverse=True, return_counts=True)
@@ -81,14 +81,14 @@ def scaled(data: Dataset, scale: float) -> Dataset:
 
 
 def nominal(seed: int, scale: float, n: int, retention: float, width: float) -> Task:
-    """The paper's synthetic nominal data: part of the cells of an n x n matrix is kept for training."""
+    """The paper's synthetic nominal data: the share `retention` of the cells of an n x n matrix is for training."""
     size = n if scale == 1 else max(FEWEST_ENTITIES, int(n * np.sqrt(scale)))
     train, test = make_nominal(size, 5, 3, width, seed).split(retention, seed)
     return Task(train.X, train.y, test.X, test.y, bayes_error=test.bayes_error)
 
 
 def one_rating_each(seed: int, scale: float, n_users: int) -> Task:
-    """ML-1M: of 5,000 users one rating each is held out, their other ratings are trained on."""
+    """ML-1M: hold out one rating of each of `n_users` users, and train on their other ratings."""
     data = scaled(ratings.movielens_1m(), scale)
     rng = np.random.default_rng(seed)
     users = np.unique(data.X["user"])
@@ -102,9 +102,9 @@ def one_rating_each(seed: int, scale: float, n_users: int) -> Task:
 
 
 def books(seed: int, scale: float, fewest_of_user: int, fewest_of_book: int) -> Task:
-    """BookCrossing: users and books with few ratings are left out; a third of each user's ratings is held out."""
+    """BookCrossing: drop users and books with few ratings, and hold out a third of each user's ratings."""
     data = scaled(ratings.bookcrossing(), scale)
-    # The seeds 0, 1, 2 are the three folds of one partition, 3, 4, 5 those of the next.
+    # Seeds 0, 1, 2 are the three folds of one partition, seeds 3, 4, 5 those of the next.
     rng = np.random.default_rng(seed // 3)
     kept = np.ones(len(data.y), bool)
     for column, fewest in ((data.X["user"], fewest_of_user), (data.X["item"], fewest_of_book)):
@@ -121,7 +121,10 @@ def books(seed: int, scale: float, fewest_of_user: int, fewest_of_book: int) -> 
 
 
 def cold_start(seed: int, scale: float, setting: str) -> Task:
-    """ML-100K: a tenth of the ratings, all ratings of 50 users, or theirs of a fifth of the films left out too."""
+    """ML-100K: hold out a tenth of the ratings, all ratings of 50 users, or their ratings of new films.
+
+    New films are a fifth of all films, and left out of training too.
+    """
     data = scaled(ratings.movielens_100k(), scale)
     rng = np.random.default_rng(seed)
     user, film = data.X["user"], data.X["item"]
@@ -141,7 +144,7 @@ def cold_start(seed: int, scale: float, setting: str) -> Task:
 
 
 def coauthors(seed: int, scale: float, unit: str) -> Task:
-    """NIPS co-authors: a fifth of the unordered pairs held out, or of the cells, whose mirrors may be in training."""
+    """NIPS co-authors: hold out a fifth of the unordered pairs, or of the cells, whose mirrors may be in training."""
     data = scaled(links.nips_coauthors(), scale)
     rng = np.random.default_rng(seed)
     if unit == "pairs":
@@ -155,20 +158,22 @@ def coauthors(seed: int, scale: float, unit: str) -> Task:
 
 
 def kinship(seed: int, scale: float) -> Task:
-    """Alyawarra: a fifth of the ordered pairs of people held out."""
+    """Alyawarra: hold out a fifth of the ordered pairs of people."""
     data = scaled(links.alyawarra(), scale)
     return divided(data, np.random.default_rng(seed).random(len(data.y)) < 0.2)
 
 
 def halves(seed: int, scale: float, source: str, per_digit: int, n_missing: int) -> Task:
-    """Digits 1, 2, 3, binarised; the lower half of some images is missing. Labels are -1 (white) and 1 (black)."""
+    """Binarised digits 1, 2, 3: hold out the lower half of some images. Labels are -1 (white) and 1 (black)."""
     sources = {"usps": digits.usps, "scikit-learn": digits.bundled}
     if source not in sources:
         raise unknown_name("source", source, sources)
     data = sources[source]()
     rng = np.random.default_rng(seed)
-    wanted = per_digit if scale == 1 else max(8, int(per_digit * np.sqrt(scale)))
-    chosen = np.concatenate([rng.choice(np.flatnonzero(data.digit == d), wanted, replace=False) for d in (1, 2, 3)])
+    n_images_each = per_digit if scale == 1 else max(8, int(per_digit * np.sqrt(scale)))
+    chosen = np.concatenate(
+        [rng.choice(np.flatnonzero(data.digit == d), n_images_each, replace=False) for d in (1, 2, 3)]
+    )
     images = np.where(data.images[chosen] > 0.5, 1, -1)
     n_images, height, width = images.shape
     image, pixel = np.divmod(np.arange(images.size), height * width)
@@ -179,9 +184,9 @@ def halves(seed: int, scale: float, source: str, per_digit: int, n_missing: int)
 
 
 def un_votes(seed: int, scale: float, split: str) -> Task:
-    """UN votes: a fifth held out at random, or the tenth that follows after the first 50% to 90% in time.
+    """UN votes: hold out a random fifth, or the tenth in time that follows the first 50% to 90%.
 
-    Labels are 1 for no, 2 for abstain, 3 for yes, so that methods for ordered labels can be tried on them.
+    Labels are 1 for no, 2 for abstain, 3 for yes, so that methods for ordered labels can run on them.
     """
     data = scaled(votes.un_votes(), scale)
     data = replace(data, y=np.select([data.y == "no", data.y == "abstain"], [1, 2], 3))

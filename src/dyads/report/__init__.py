@@ -1,4 +1,4 @@
-"""Reports: pictures of a model and its predictions, the page of `dyads report`, and a first look at data."""
+"""Reports: pictures of a model and its predictions, the page of `dyads report`, and the checks of `dyads describe`."""
 
 from dyads.report.pictures import (
     confusion_from_estimator,

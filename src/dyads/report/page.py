@@ -1,4 +1,4 @@
-"""The report of a model: one self-contained HTML page, in which pairs can be looked up."""
+"""The report on a model: a self-contained HTML page in which predictions of pairs can be looked up."""
 
 import base64
 import html
@@ -25,22 +25,22 @@ from dyads.trained.predictions import predictions_of
 Array = np.ndarray[Any, Any]
 
 LOOKED_UP = 2_000_000
-"""Most probabilities that the page holds to look up, some 5 MB of it. Of more, ids with most labels are taken."""
+"""Largest number of probabilities stored in the page, about 5 MB; larger models keep the ids with the most labels."""
 
 DRAWS = 500
-"""Bootstrap draws of the pairs for intervals of metrics."""
+"""Bootstrap samples of the pairs for the intervals of metrics: more take longer and make the bounds less noisy."""
 
 FEWEST_DYADS = 10
-"""Pairs below which there is nothing to count marginals on."""
+"""Fewest pairs for baselines: below it, a fold has too few pairs to count labels on."""
 
 SHOWN = 5
-"""Most and least certain predictions, each."""
+"""Number of predictions in the tables of the most and of the least certain ones."""
 
 
 def report_page(model: Any, X: Any, y: Any, name: str, *, row_features: Any = None, col_features: Any = None) -> str:
-    """The page on a fitted model and labelled pairs X, y it has not seen; `name` is what it is called."""
+    """HTML report on a fitted model called `name`, evaluated on labelled pairs X, y not used for training."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise InputError("The report has pictures, and matplotlib is not installed: pip install 'dyads[plot]'.")
+        raise InputError("The report needs matplotlib, which is not installed: run pip install 'dyads[plot]'.")
     features = {"row_features": row_features, "col_features": col_features}
     truth = read_labels(y)
     with warnings.catch_warnings():
@@ -81,9 +81,9 @@ def _facts(model: Any, truth: Array) -> str:
 
 
 def _losses(model: Any, truth: Array, proba: Array, predicted: Array) -> dict[str, Array]:
-    """Losses of each pair, whose means are the metrics."""
+    """Loss or score of each pair, by metric; the metrics are their means."""
     code = label_codes(truth, model.classes_)
-    found = {
+    losses = {
         "log-loss": metrics.log_losses(truth, proba, model.classes_),
         "Brier score": metrics.brier_scores(truth, proba, model.classes_),
         "accuracy": (predicted == truth).astype(float),
@@ -91,40 +91,45 @@ def _losses(model: Any, truth: Array, proba: Array, predicted: Array) -> dict[st
     if hasattr(model, "predict_mean"):
         values = numeric_values(model.classes_)
         label = values[label_codes(predicted, model.classes_)]
-        found["mean absolute error"] = np.abs(label - values[code])
-    return found
+        losses["mean absolute error"] = np.abs(label - values[code])
+    return losses
 
 
 def _metrics(model: Any, X: Any, truth: Array, proba: Array, predicted: Array) -> str:
-    """Each metric with its 90% interval, beside marginals that were counted on other pairs of the same table."""
+    """Table of metrics with 90% intervals, next to baselines: cross-validated label frequencies of the same pairs."""
     table = named_values(X)
-    columns = {one.name: np.asarray(table[one.name]) for one in model.record_.known.vocabularies[:2]}
+    columns = {ids.name: np.asarray(table[ids.name]) for ids in model.record_.known.vocabularies[:2]}
     ours = _losses(model, truth, proba, predicted)
-    rivals = {
+    baselines = {
         "all labels": "all",
         f"the {model.record_.known.vocabularies[0].name}'s labels": "row",
         f"the {model.record_.known.vocabularies[1].name}'s labels": "col",
     }
     counted: dict[str, dict[str, float]] = {}
-    for title, of in rivals.items() if len(truth) >= FEWEST_DYADS else ():
-        own = np.empty_like(proba)
+    for title, of in baselines.items() if len(truth) >= FEWEST_DYADS else ():
+        baseline_proba = np.empty_like(proba)
         for train, test in KFold(5, shuffle=True, random_state=0).split(truth):
             if len(np.unique(truth[train])) < 2:
                 break
             marginal = Marginals(of).fit({name: column[train] for name, column in columns.items()}, truth[train])
-            found = marginal.predict_proba({name: column[test] for name, column in columns.items()})
-            own[test] = 0
-            own[np.ix_(test, np.searchsorted(model.classes_, marginal.classes_))] = found
+            test_proba = marginal.predict_proba({name: column[test] for name, column in columns.items()})
+            baseline_proba[test] = 0
+            baseline_proba[np.ix_(test, np.searchsorted(model.classes_, marginal.classes_))] = test_proba
         else:
-            label = model.classes_[model.decide(own)]
-            counted[title] = {name: float(loss.mean()) for name, loss in _losses(model, truth, own, label).items()}
+            label = model.classes_[model.decide(baseline_proba)]
+            losses = _losses(model, truth, baseline_proba, label)
+            counted[title] = {name: float(loss.mean()) for name, loss in losses.items()}
     rng = np.random.default_rng(0)
     rows = []
     for name, loss in ours.items():
         draws = [loss[rng.integers(0, len(loss), len(loss))].mean() for _ in range(DRAWS)]
         low, high = np.quantile(draws, [0.05, 0.95])
         rows.append(
-            [name, f"{loss.mean():.4f} ({low:.4f} to {high:.4f})", *(f"{each[name]:.4f}" for each in counted.values())]
+            [
+                name,
+                f"{loss.mean():.4f} ({low:.4f} to {high:.4f})",
+                *(f"{means[name]:.4f}" for means in counted.values()),
+            ]
         )
     ece = metrics.classwise_ece(truth, proba, model.classes_)
     rows.append(["class-wise calibration error", f"{ece:.4f}", *[""] * len(counted)])
@@ -135,7 +140,7 @@ def _rows(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in header)
     body = ""
     for first, *others in rows:
-        cells = "".join(f"<td>{html.escape(each)}</td>" for each in others)
+        cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in others)
         body += f'<tr><th scope="row">{html.escape(first)}</th>{cells}</tr>'
     return (
         f'<div class="wide" tabindex="0" role="region" aria-label="{html.escape(", ".join(header))}"><table>'
@@ -146,7 +151,8 @@ def _rows(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _table(table: Any) -> str:
     columns = {name: list(column) for name, column in named_values(table).items()}
     columns = {
-        name: [getattr(each, "as_py", lambda each=each: each)() for each in column] for name, column in columns.items()
+        name: [getattr(value, "as_py", lambda value=value: value)() for value in column]
+        for name, column in columns.items()
     }
     lines = [
         [
@@ -160,13 +166,13 @@ def _table(table: Any) -> str:
 
 def _pictures(model: Any, truth: Array, proba: Array, predicted: Array) -> str:
     drawn: dict[str, Callable[[Any], Any]] = {
-        "Reliability: how often a label occurs against how probable it was": lambda ax: report.plot_reliability(
+        "Reliability: observed frequency against predicted probability": lambda ax: report.plot_reliability(
             ax, truth, proba, model.classes_
         ),
-        "Confusion: which label was predicted for which": lambda ax: report.plot_confusion(
+        "Confusion: predicted against true labels": lambda ax: report.plot_confusion(
             ax, truth, predicted, model.classes_
         ),
-        "Training: the objective by iteration": lambda ax: report.plot_training_curve(ax, model.trace_),
+        "Training: objective by iteration": lambda ax: report.plot_training_curve(ax, model.trace_),
     }
     if model.embed(model.row_ids_[:1]).size > 1:
         if len(model.row_ids_) > 2:
@@ -181,7 +187,7 @@ def _picture(title: str, draw: Callable[[Any], Any]) -> str:
     from matplotlib.figure import Figure
 
     file = io.BytesIO()
-    # A dollar sign in an id begins no formula.
+    # A dollar sign in an id must not start a formula.
     with rc_context({"text.parse_math": False}):
         figure = Figure(figsize=(6.4, 5), layout="constrained")
         draw(figure.subplots())
@@ -194,9 +200,9 @@ def _picture(title: str, draw: Callable[[Any], Any]) -> str:
 
 
 def _certain(model: Any, X: Any, features: dict[str, Any], truth: Array, proba: Array, most: bool) -> str:
-    """The pairs of which the model is surest, or least sure, and what says most of each."""
-    sure = proba.max(axis=1)
-    picked = np.argsort(-sure if most else sure, kind="stable")[:SHOWN]
+    """Table of the most or the least certain predictions, with the parts that add most to their log-odds."""
+    confidence = proba.max(axis=1)
+    picked = np.argsort(-confidence if most else confidence, kind="stable")[:SHOWN]
     columns = {name: np.asarray(column)[picked] for name, column in named_values(X).items()}
     explained = named_arrays(model.explain(columns, **features))
     ids = [vocabulary.name for vocabulary in model.record_.known.vocabularies[:2]]
@@ -204,45 +210,45 @@ def _certain(model: Any, X: Any, features: dict[str, Any], truth: Array, proba: 
     for line, index in enumerate(picked):
         best = int(proba[index].argmax())
         label = model.classes_[best]
-        mine = (explained["dyad"] == line) & (explained["label"] == label)
-        parts, values = explained["part"][mine], explained["value"][mine].astype(float)
+        selected = (explained["dyad"] == line) & (explained["label"] == label)
+        parts, values = explained["part"][selected], explained["value"][selected].astype(float)
         order = np.argsort(-np.abs(values))[:3]
-        said = ", ".join(f"{parts[k]} {values[k]:+.2f}" for k in order)
+        largest = ", ".join(f"{parts[k]} {values[k]:+.2f}" for k in order)
         pair = [str(columns[name][line]) for name in ids]
-        rows.append([" × ".join(pair), f"{label} ({proba[index, best]:.3f})", str(truth[index]), said])
+        rows.append([" × ".join(pair), f"{label} ({proba[index, best]:.3f})", str(truth[index]), largest])
     return _rows(["pair", "most probable label", "true label", "what adds most to its log-odds"], rows)
 
 
 def _lookup(model: Any, features: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Probabilities of all pairs, or of those between the ids with most labels, for the page to look up."""
+    """Probabilities that the page can look up, of all pairs or of the ids with the most labels, and a note on which."""
     known = model.record_.known
     n_labels = len(model.classes_)
     ids = [np.asarray(model.row_ids_), np.asarray(model.col_ids_)]
     if len(known.vocabularies) > 2:
-        return {"rows": [], "cols": [], "labels": [], "values": ""}, "Not for a model of several relations."
+        return {"rows": [], "cols": [], "labels": [], "values": ""}, "Not available for a model of several relations."
     counts = [np.asarray(side.counts) for side in (known.rows, known.cols)]
-    sizes = [len(each) for each in ids]
+    sizes = [len(names) for names in ids]
     room = LOOKED_UP // n_labels
     if sizes[0] * sizes[1] > room:
         shrink = np.sqrt(room / (sizes[0] * sizes[1]))
         most = [max(1, int(size * shrink)) for size in sizes]
         ids = [
-            each[np.sort(np.argsort(-count, kind="stable")[:k])]
-            for each, count, k in zip(ids, counts, most, strict=True)
+            side[np.sort(np.argsort(-count, kind="stable")[:k])]
+            for side, count, k in zip(ids, counts, most, strict=True)
         ]
     names = [vocabulary.name for vocabulary in known.vocabularies[:2]]
     pairs = {names[0]: np.repeat(ids[0], len(ids[1])), names[1]: np.tile(ids[1], len(ids[0]))}
     if list(model.columns_) != names:
-        return {"rows": [], "cols": [], "labels": [], "values": ""}, "Not for a model with features of pairs."
+        return {"rows": [], "cols": [], "labels": [], "values": ""}, "Not available for a model with features of pairs."
     proba = model.predict_proba(pairs, **features)
     values = np.round(np.nan_to_num(proba) * 65535).astype("<u2")
-    note = "All pairs that the model knows."
+    note = "All pairs of ids known to the model."
     if (len(ids[0]), len(ids[1])) != tuple(sizes):
         kept = f"{len(ids[0]):,} rows and {len(ids[1]):,} columns"
-        note = f"Pairs of the {kept} with most labels; `dyads predict` tells of all others."
+        note = f"Pairs of the {kept} with the most labels; use `dyads predict` for all others."
     return {
-        "rows": [str(each) for each in ids[0]],
-        "cols": [str(each) for each in ids[1]],
-        "labels": [str(each) for each in model.classes_],
+        "rows": [str(name) for name in ids[0]],
+        "cols": [str(name) for name in ids[1]],
+        "labels": [str(label) for label in model.classes_],
         "values": base64.b64encode(values.tobytes()).decode(),
     }, html.escape(note)

@@ -1,4 +1,4 @@
-"""Results -> pictures; matplotlib comes with the extra ``dyads[plot]``."""
+"""Plots of models and predictions, on matplotlib axes (extra ``dyads[plot]``)."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ from dyads.learn.sampling import MIXED
 from dyads.metrics import reliability, reliability_band
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""Okabe and Ito's palette, told apart by the colour-blind."""
+"""Palette of Okabe and Ito, safe for colour-blind readers."""
 
 
 def plot_reliability(ax: Any, y: Any, proba: Any, classes: Any) -> Any:
-    """Draw observed frequency against predicted probability, a line a label; the diagonal is calibrated.
+    """Plot observed frequency against predicted probability, one line per label; the diagonal is perfect calibration.
 
-    The bands hold nine tenths of bootstrap draws of the dyads.
+    The bands are 90% bootstrap intervals over the dyads.
     """
     ax.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--", label="calibrated")
     for index, label in enumerate(classes):
@@ -35,12 +35,12 @@ def plot_reliability(ax: Any, y: Any, proba: Any, classes: Any) -> Any:
 
 
 def plot_training_curve(ax: Any, trace: dict[str, list[Any]]) -> Any:
-    """Draw the objective of each restart of a fit, and the held-out loss where there is one, by iteration."""
+    """Plot the objective of each restart of a fit, and the held-out loss if there is one, by iteration."""
     iteration, init, objective = (np.asarray(trace[name]) for name in ("iteration", "init", "objective"))
     for start in np.unique(init):
-        own = init == start
+        this = init == start
         ax.plot(
-            iteration[own], objective[own], color=COLOURS[0], linewidth=1.5, label="objective" if start == 0 else None
+            iteration[this], objective[this], color=COLOURS[0], linewidth=1.5, label="objective" if start == 0 else None
         )
     ax.set(xlabel="iteration", ylabel="objective (sum over dyads)")
     ax.set_title("Training")
@@ -53,7 +53,7 @@ def plot_training_curve(ax: Any, trace: dict[str, list[Any]]) -> Any:
 
 
 def _colour(index: int, labels: list[Any]) -> Any:
-    """A colour a label: told apart by the colour-blind, or in order where labels are numbers or many."""
+    """Colour of a label: from `COLOURS`, or from a sequential map if the labels are numbers or too many."""
     if len(labels) > len(COLOURS) or (len(labels) > 2 and not isinstance(labels[0], str)):
         from matplotlib import colormaps
 
@@ -62,19 +62,20 @@ def _colour(index: int, labels: list[Any]) -> Any:
 
 
 def plot_explanation(ax: Any, explanation: Any, dyad: int = 0, most: int = 12) -> Any:
-    """Draw what each part adds to the log-odds of every label of one dyad, a dot a label, and their sum.
+    """Plot what each part adds to the log-odds of every label of one dyad, one dot per label, and the sum.
 
-    `explanation` is the table of `explain`. The `most` parts that say most are drawn, the others summed in one line.
+    `explanation` is the table of `explain`. The `most` parts that differ most between labels are shown, the others
+    are summed in one line.
     """
     values = named_values(explanation)
     if not {"dyad", "label", "part", "value"} <= values.keys():
-        raise InputError(f"The table has the columns {list(values)}: expected the one that explain(X) returns.")
+        raise InputError(f"The table has the columns {list(values)}: expected the table returned by explain(X).")
     columns = {name: to_numpy(read_column(column, f"column {name!r}")) for name, column in values.items()}
-    mine = columns["dyad"] == dyad
-    if not mine.any():
-        there = f"0 to {int(columns['dyad'].max())}" if len(mine) else "a table that is not empty"
-        raise InputError(f"dyad={dyad!r} is not explained: expected {there}.")
-    label, part, value = (columns[name][mine] for name in ("label", "part", "value"))
+    selected = columns["dyad"] == dyad
+    if not selected.any():
+        valid = f"0 to {int(columns['dyad'].max())}" if len(selected) else "a table that is not empty"
+        raise InputError(f"dyad={dyad!r} is not in the table: expected {valid}.")
+    label, part, value = (columns[name][selected] for name in ("label", "part", "value"))
     labels = list(dict.fromkeys(label.tolist()))
     parts = {name: value[part == name] for name in dict.fromkeys(part.tolist())}
     order = sorted(parts, key=lambda name: -np.ptp(parts[name]))
@@ -92,18 +93,18 @@ def plot_explanation(ax: Any, explanation: Any, dyad: int = 0, most: int = 12) -
     ax.set_axisbelow(True)
     ax.invert_yaxis()
     ax.set(xlabel="added to the log-odds of a label")
-    ax.set_title(f"What the prediction of dyad {dyad} is made of")
+    ax.set_title(f"Parts of the prediction for dyad {dyad}")
     if ax.figure.get_layout_engine() is None:
-        # The names of the parts would be cut off.
+        # Without it the names of the parts are cut off.
         ax.figure.set_layout_engine("constrained")
     ax.legend(frameon=False, title="label", bbox_to_anchor=(1, 1), loc="upper left")
     return ax
 
 
 def plot_cv_curve(ax: Any, cv_results: dict[str, Any], parameter: str = "l2__latent") -> Any:
-    """Draw the held-out log-loss against one penalty, with its standard error over folds; the best is marked.
+    """Plot the held-out log-loss against one penalty, with its standard error over folds; the best is marked.
 
-    A line for each choice of the other parameters; see `cv_results_` of `LFLClassifierCV`.
+    There is one line per combination of the other parameters. `cv_results` is `cv_results_` of `LFLClassifierCV`.
     """
     lines: dict[Any, list[tuple[float, float, float]]] = {}
     n_folds = sum(name.startswith("split") for name in cv_results)
@@ -114,7 +115,7 @@ def plot_cv_curve(ax: Any, cv_results: dict[str, Any], parameter: str = "l2__lat
             others = ", ".join(f"{name} {value}" for name, value in named.items())
             lines.setdefault(others, []).append((params[parameter], -mean, deviation / np.sqrt(n_folds)))
     if not lines:
-        raise InputError(f"parameter={parameter!r} was not tried: expected one of {list(cv_results['params'][0])}.")
+        raise InputError(f"parameter={parameter!r} was not searched: expected one of {list(cv_results['params'][0])}.")
     for index, (others, points) in enumerate(lines.items()):
         x, loss, error = np.array(sorted(points)).T
         ax.errorbar(x, loss, error, marker="o", markersize=4, linewidth=1.2, capsize=2, label=others,
@@ -128,43 +129,43 @@ def plot_cv_curve(ax: Any, cv_results: dict[str, Any], parameter: str = "l2__lat
 
 
 def plot_trace(ax: Any, model: Any) -> Any:
-    """Draw minus the log-likelihood of each sweep of each chain of a sampled posterior; what was dropped is grey."""
+    """Plot the negative log-likelihood by sweep, one line per chain; the burn-in is grey."""
     diagnostics, trace = _diagnostics(model), model.trace_
     chain, sweep, loss = (np.asarray(trace[name]) for name in ("init", "iteration", "objective"))
     for index in np.unique(chain):
-        mine = chain == index
-        ax.plot(sweep[mine], loss[mine], color=COLOURS[index % len(COLOURS)], linewidth=1, label=f"chain {index + 1}")
-    ax.axvspan(0, diagnostics["burn_in"], color="0.9", label="dropped")
-    ax.set(xlabel="sweep", ylabel="minus log-likelihood (sum over dyads)", xlim=(0, None))
+        this = chain == index
+        ax.plot(sweep[this], loss[this], color=COLOURS[index % len(COLOURS)], linewidth=1, label=f"chain {index + 1}")
+    ax.axvspan(0, diagnostics["burn_in"], color="0.9", label="burn-in")
+    ax.set(xlabel="sweep", ylabel="negative log-likelihood (sum over dyads)", xlim=(0, None))
     ax.set_title("Trace")
     ax.legend(frameon=False)
     return ax
 
 
 def plot_r_hat(ax: Any, model: Any, limit: float = MIXED) -> Any:
-    """Draw how many of the watched predictions have which R-hat, against a `limit`; 1 is mixed."""
-    found = np.asarray(_diagnostics(model)["r_hat"])
-    if not np.isfinite(found).all():
-        raise InputError("The chains are too short for an R-hat: expected some hundred sweeps. Raise them.")
-    ax.hist(found, bins=30, color=COLOURS[0])
-    share = f"{(found <= limit).mean():.0%} below {limit}"
+    """Plot a histogram of R-hat over the monitored predictions, and a `limit`; mixed chains have an R-hat near 1."""
+    r_hat = np.asarray(_diagnostics(model)["r_hat"])
+    if not np.isfinite(r_hat).all():
+        raise InputError("The chains are too short for an R-hat: run a few hundred sweeps, Gibbs(sweeps=).")
+    ax.hist(r_hat, bins=30, color=COLOURS[0])
+    share = f"{(r_hat <= limit).mean():.0%} below {limit}"
     ax.axvline(limit, color=COLOURS[1], linestyle="--", linewidth=1.5, label=share)
-    ax.set(xlabel="R-hat", ylabel=f"of {len(found)} watched predictions")
+    ax.set(xlabel="R-hat", ylabel=f"count, of {len(r_hat)} monitored predictions")
     ax.set_title("Have the chains mixed?")
     ax.legend(frameon=False)
     return ax
 
 
 def plot_interval(ax: Any, model: Any, X: Any, level: float = 0.9) -> Any:
-    """Draw the probability of every label of one dyad, a table X of one line, with the interval it lies in."""
+    """Plot the probability of every label of one dyad with its posterior interval; X is a table of one line."""
     proba, bounds = model.predict_proba(X), model.predict_interval(X, level)
     if len(proba) != 1:
-        raise InputError(f"X has {len(proba)} dyads: expected one.")
+        raise InputError(f"X has {len(proba)} dyads: expected exactly one.")
     labels, middle = [str(label) for label in model.classes_], proba[0]
     ax.vlines(range(len(labels)), *bounds[0].T, color=COLOURS[0], linewidth=3, alpha=0.5, label=f"{level:.0%} interval")
     ax.plot(range(len(labels)), middle, "o", color=COLOURS[0], label="probability")
     ax.set_xticks(range(len(labels)), labels)
-    top = 1.3 * bounds[0].max()  # room for the legend
+    top = 1.3 * bounds[0].max()  # leave room for the legend
     ax.set(xlabel="label", ylabel="probability", ylim=(0, top), xlim=(-0.5, len(labels) - 0.5))
     ax.set_title("How sure is the model of its probabilities?")
     ax.legend(frameon=False)
@@ -172,32 +173,32 @@ def plot_interval(ax: Any, model: Any, X: Any, level: float = 0.9) -> Any:
 
 
 def _diagnostics(model: Any) -> dict[str, Any]:
-    found: dict[str, Any] | None = getattr(model, "diagnostics_", None)
-    if found is None:
-        raise InputError("The model has no chains: expected one that was fitted with solver='gibbs'.")
-    return found
+    diagnostics: dict[str, Any] | None = getattr(model, "diagnostics_", None)
+    if diagnostics is None:
+        raise InputError("The model has no chains: expected a model fitted with solver='gibbs'.")
+    return diagnostics
 
 
 def plot_ordered_matrix(ax: Any, matrix: Any, groups: Any) -> Any:
-    """Draw a square matrix of 0 and 1 with its lines ordered by group, the largest first; lines part the groups."""
+    """Plot a square 0-1 matrix with its nodes ordered by group, the largest first, and lines between the groups."""
     matrix, groups = np.asarray(matrix), np.asarray(groups)
     names, sizes = np.unique(groups, return_counts=True)
     rank = {name: place for place, name in enumerate(names[np.argsort(-sizes, kind="stable")])}
     place = np.array([rank[name] for name in groups])
-    # Within a group, those with most links to it stand together.
+    # Within a group, order the nodes by their number of links to it.
     inside = np.array([matrix[i, place == place[i]].sum() for i in range(len(matrix))])
     order = np.lexsort((-inside, place))
     ax.imshow(matrix[np.ix_(order, order)], cmap="Greys", interpolation="nearest", vmin=0, vmax=1)
     for edge in np.cumsum(-np.sort(-sizes))[:-1]:
         ax.axhline(edge - 0.5, color=COLOURS[1], linewidth=0.8)
         ax.axvline(edge - 0.5, color=COLOURS[1], linewidth=0.8)
-    ax.set(xticks=[], yticks=[], xlabel=f"{len(matrix)} nodes, {len(names)} groups", ylabel="the same")
+    ax.set(xticks=[], yticks=[], xlabel=f"{len(matrix)} nodes, {len(names)} groups", ylabel="the same nodes")
     ax.set_title("Links, nodes ordered by groups of their latent weights")
     return ax
 
 
 def plot_images(ax: Any, rows: dict[str, Any]) -> Any:
-    """Draw rows of images beside each other, each row named; values -1 (white) to 1 (black), 0 for what is missing."""
+    """Plot named rows of images; values run from -1 (white) to 1 (black), and missing pixels are 0."""
     n, height, width = next(iter(rows.values())).shape
     canvas = np.full((len(rows) * (height + 2), n * (width + 2)), -1.0)
     for i, images in enumerate(rows.values()):
@@ -214,47 +215,49 @@ def plot_images(ax: Any, rows: dict[str, Any]) -> Any:
 
 
 def plot_latent_map(ax: Any, model: Any, side: str = "row", most: int = 60) -> Any:
-    """Draw rows (or columns, `side="col"`) in the plane of the two directions in which latent weights differ most.
+    """Plot rows (or columns, `side="col"`) on the first two principal components of their latent weights.
 
-    Names are written where there is room, of at most `most`, those far from the middle first.
+    At most `most` ids are labelled, those far from the centre first, and only where labels do not overlap.
     """
     ids = model.row_ids_ if side == "row" else model.col_ids_
     weights = np.asarray(model.embed(ids, side), float)
     if weights.shape[1] < 2:
-        raise InputError(f"The model has {weights.shape[1]} latent weights a {side}: expected two or more for a map.")
+        raise InputError(f"The model has {weights.shape[1]} latent weights per {side}: a map needs at least two.")
     centred = weights - weights.mean(axis=0)
-    _, spread, directions = np.linalg.svd(centred, full_matrices=False)
+    _, singular_values, directions = np.linalg.svd(centred, full_matrices=False)
     place = centred @ directions[:2].T
-    share = spread**2 / np.maximum((spread**2).sum(), np.finfo(float).tiny)
-    # Thousands of points as a drawing would make a large file.
+    share = singular_values**2 / np.maximum((singular_values**2).sum(), np.finfo(float).tiny)
+    # Thousands of points as vector graphics make a large file.
     ax.scatter(*place.T, s=14, color=COLOURS[0], alpha=0.8, linewidths=0, rasterized=len(place) > 1000)
     width, height = np.maximum(np.ptp(place, axis=0), np.finfo(float).tiny)
     written: list[tuple[float, float, float]] = []
     for index in np.argsort(-np.hypot(place[:, 0] / width, place[:, 1] / height)):
         x, y, name = place[index, 0] / width, place[index, 1] / height, str(ids[index])
         length = 0.011 * len(name)
-        free = all(abs(y - v) > 0.024 or x + length < u or x > u + other for u, v, other in written)
-        if free:
+        fits = all(abs(y - v) > 0.024 or x + length < u or x > u + other for u, v, other in written)
+        if fits:
             written.append((x, y, length))
             ax.annotate(name, place[index], xytext=(4, 0), textcoords="offset points", fontsize=7, va="center")
         if len(written) == most:
             break
-    ax.set(xlabel=f"first direction ({share[0]:.0%})", ylabel=f"second direction ({share[1]:.0%})")
+    ax.set(xlabel=f"first principal component ({share[0]:.0%})", ylabel=f"second principal component ({share[1]:.0%})")
     ax.margins(x=0.12)
-    ax.set_title("Latent weights: the nearer, the more alike the labels")
+    ax.set_title("Latent weights: near points have similar labels")
     return ax
 
 
 def plot_confusion(ax: Any, y: Any, predicted: Any, classes: Any) -> Any:
-    """Draw how often each label was predicted for each true one: shares of the true label, and counts."""
+    """Plot the confusion matrix: counts, coloured by their share of the true label."""
     y, predicted, classes = np.asarray(y), np.asarray(predicted), np.asarray(classes)
-    counts = np.array([[np.sum((y == true) & (predicted == said)) for said in classes] for true in classes])
+    counts = np.array([[np.sum((y == true) & (predicted == choice)) for choice in classes] for true in classes])
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     ax.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     if len(classes) <= 12:
-        for true, said in np.ndindex(counts.shape):
-            dark = shares[true, said] > 0.5
-            ax.text(said, true, f"{counts[true, said]:,}", ha="center", va="center", color="white" if dark else "black")
+        for true, choice in np.ndindex(counts.shape):
+            dark = shares[true, choice] > 0.5
+            ax.text(
+                choice, true, f"{counts[true, choice]:,}", ha="center", va="center", color="white" if dark else "black"
+            )
     ax.set_xticks(range(len(classes)), [str(label) for label in classes])
     ax.set_yticks(range(len(classes)), [str(label) for label in classes])
     ax.set(xlabel="predicted label", ylabel="true label")
