@@ -1,6 +1,6 @@
-"""Every error and warning the library raises.
+"""Errors and warnings of the library.
 
-An error is one sentence: what was got, what was expected, what to do.
+An error message is one sentence: what was got, what was expected, what to do.
 """
 
 import difflib
@@ -12,43 +12,43 @@ class DyadsError(Exception):
 
 
 class InputError(DyadsError, ValueError):
-    """Data or a parameter that cannot be used as given."""
+    """Invalid data, or an invalid parameter."""
 
 
 class DtypeError(InputError, TypeError):
-    """Ids of another type than those the model was fitted with."""
+    """Ids whose type differs from that of the ids they are compared with, such as those of the fit."""
 
 
 class UnknownIdError(InputError, LookupError):
-    """Ids the model has not seen, under the policy ``unknown="raise"``."""
+    """Ids not seen in training, under the policy ``unknown="raise"``."""
 
 
 class DivergenceError(DyadsError, ArithmeticError):
-    """The objective stopped being a finite number during a fit."""
+    """The objective became NaN or infinite during a fit."""
 
 
 class ModelFileError(DyadsError, ValueError):
-    """A model file that is damaged, too new, or no model file."""
+    """A model file that cannot be written or read: damaged, of an unsupported version, or not a model file."""
 
 
 class MissingDataError(DyadsError, FileNotFoundError):
-    """A published data set that is neither at hand nor can be fetched."""
+    """A published data set that is not on disk and cannot be downloaded."""
 
 
 class UnknownIdWarning(UserWarning):
-    """Ids the model has not seen were treated by the ``unknown`` policy."""
+    """Ids not seen in training were handled by the ``unknown`` policy."""
 
 
 class VanishedWarning(UserWarning):
-    """The penalty is so strong that the latent weights are zero."""
+    """The penalty is so strong that the latent weights are (almost) zero."""
 
 
 class NotConvergedWarning(UserWarning):
-    """The solver stopped before its tolerance was reached."""
+    """The solver stopped before it reached its tolerance."""
 
 
 def unknown_name(parameter: str, got: object, valid: Iterable[str]) -> InputError:
-    """Build the error for a name that is not in a registry, with the nearest valid one."""
+    """Build the error for a name that is not in a registry; it suggests the closest valid name."""
     names = sorted(valid)
     near = difflib.get_close_matches(str(got), names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else "."

@@ -1,7 +1,7 @@
-"""Metrics: arrays -> numbers. They know no model.
+"""Metrics of predictions and of posterior draws: functions of arrays, independent of any model.
 
-`y` : (n,) true labels; `proba` : (n, n_labels) predicted probabilities; `classes` : (n_labels,) the labels of its
-columns, sorted; `predicted` : (n,) predicted labels or values; `sample_weight` : (n,) or None.
+`y` : (n,) true labels; `proba` : (n, n_labels) predicted probabilities; `classes` : (n_labels,) sorted labels, one per
+column of `proba`; `predicted` : (n,) predicted labels or values; `sample_weight` : (n,) or None.
 """
 
 from typing import Any
@@ -17,13 +17,17 @@ Array = np.ndarray[Any, Any]
 Weights = npt.ArrayLike | None
 
 BINS = 15
+"""Default number of calibration bins: more bins resolve probabilities better, fewer estimate each frequency better."""
 
 
 def accuracy(y: Any, predicted: Any, sample_weight: Weights = None) -> float:
-    """Share of labels predicted exactly."""
+    """Share of labels that are predicted exactly."""
     y, predicted = np.asarray(y), np.asarray(predicted)
     if y.shape != predicted.shape or y.ndim != 1 or not len(y):
-        raise InputError(f"Got labels of shape {y.shape} and {predicted.shape}: expected (n,), n at least one, twice.")
+        raise InputError(
+            f"Got labels of shape {y.shape} and predictions of shape {predicted.shape}: expected (n,) for both, with "
+            "at least one dyad."
+        )
     kinds = {y.dtype.kind, predicted.dtype.kind}
     if "U" in kinds and kinds & set("biuf"):
         raise InputError(
@@ -34,7 +38,7 @@ def accuracy(y: Any, predicted: Any, sample_weight: Weights = None) -> float:
 
 
 def zero_one_error(y: Any, predicted: Any, sample_weight: Weights = None) -> float:
-    """Share of labels not predicted exactly."""
+    """Share of labels that are not predicted exactly."""
     return 1.0 - accuracy(y, predicted, sample_weight)
 
 
@@ -49,21 +53,21 @@ def root_mean_squared_error(y: Any, predicted: Any, sample_weight: Weights = Non
 
 
 LEAST_PROBABILITY = float(np.finfo(np.float64).tiny)
-"""The smallest normal number: smaller probabilities count as that, so that their logs are finite."""
+"""The smallest normal float64. Smaller probabilities are raised to it, so that their logarithms are finite."""
 
 
 def log_proba(proba: Any) -> Array:
-    """The log of probabilities; those below `LEAST_PROBABILITY` count as that."""
+    """Logarithm of probabilities, which are first raised to at least `LEAST_PROBABILITY`."""
     return np.asarray(np.log(np.maximum(proba, LEAST_PROBABILITY)))
 
 
 def log_loss(y: Any, proba: Any, classes: Any, sample_weight: Weights = None) -> float:
-    """Mean of -log p(label), in nats; see `log_proba` for probabilities of zero."""
+    """Mean of -log p(label), in nats; finite even for probabilities of zero (see `log_proba`)."""
     return _mean(log_losses(y, proba, classes), sample_weight)
 
 
 def log_losses(y: Any, proba: Any, classes: Any) -> Array:
-    """-log p(label) of each dyad (n,), whose mean is `log_loss`."""
+    """-log p(label) of each dyad, (n,); `log_loss` is their mean."""
     truth, proba = _read(y, proba, classes)
     return -log_proba(proba[truth])
 
@@ -74,7 +78,7 @@ def brier_score(y: Any, proba: Any, classes: Any, sample_weight: Weights = None)
 
 
 def brier_scores(y: Any, proba: Any, classes: Any) -> Array:
-    """sum_y (p_y - [y = label])^2 of each dyad (n,), whose mean is `brier_score`."""
+    """sum_y (p_y - [y = label])^2 of each dyad, (n,); `brier_score` is their mean."""
     truth, proba = _read(y, proba, classes)
     return np.asarray(((proba - truth) ** 2).sum(axis=1))
 
@@ -82,7 +86,7 @@ def brier_scores(y: Any, proba: Any, classes: Any) -> Array:
 def classwise_ece(y: Any, proba: Any, classes: Any, sample_weight: Weights = None, n_bins: int = BINS) -> float:
     """Class-wise expected calibration error: the mean over labels of sum_b share_b |frequency_b - confidence_b|.
 
-    The bins of each label hold about equal weights of dyads (Nixon et al. 2019).
+    The bins of each label have about equal weight (Nixon et al. 2019).
     """
     truth, proba = _read(y, proba, classes)
     errors = []
@@ -95,15 +99,15 @@ def classwise_ece(y: Any, proba: Any, classes: Any, sample_weight: Weights = Non
 def reliability(
     happened: Any, probability: Any, sample_weight: Weights = None, n_bins: int = BINS
 ) -> tuple[Array, Array, Array]:
-    """Mean predicted probability, observed frequency and share of the weight, in bins of about equal weight.
+    """Mean predicted probability, observed frequency and share of the weight of each bin; bins have about equal weight.
 
-    Equal probabilities fall into one bin, so the order of the dyads does not matter.
+    Dyads of equal probability share a bin, so the order of the dyads does not matter.
     """
     happened, probability = np.asarray(happened, dtype=np.float64), np.asarray(probability, dtype=np.float64)
     weight = _weights(sample_weight, len(probability))
     _, place = np.unique(probability, return_inverse=True)
     at_level = np.bincount(place, weights=weight)
-    # A level belongs to the bin in which the middle of its weight lies.
+    # Dyads of equal probability go to the bin that contains the midpoint of their cumulative weight.
     middle = (np.cumsum(at_level) - at_level / 2) / at_level.sum()
     bin_of = np.minimum((middle * n_bins).astype(int), n_bins - 1)[place]
     share = np.bincount(bin_of, weights=weight, minlength=n_bins)
@@ -124,9 +128,10 @@ def reliability_band(
     n_draws: int = 200,
     seed: int = 0,
 ) -> tuple[Array, Array, Array]:
-    """Mean predicted probability, and the lower and upper end of the observed frequency in each bin, by the bootstrap.
+    """Mean predicted probability of each bin, and a bootstrap interval (lower, upper) of its observed frequency.
 
-    Dyads are drawn anew with replacement, within the bins of all; `level` is the share of draws between the ends.
+    Dyads are resampled with replacement within each bin of `reliability`. The interval holds the central share `level`
+    of the `n_draws` resampled frequencies.
     """
     happened, probability = np.asarray(happened, dtype=np.float64), np.asarray(probability, dtype=np.float64)
     weight = _weights(sample_weight, len(probability))
@@ -137,8 +142,8 @@ def reliability_band(
     for members in np.split(order, edges + 1):
         drawn = rng.integers(0, max(1, len(members)), (n_draws, len(members)))
         w, hits = weight[members][drawn], happened[members][drawn]
-        found = (w * hits).sum(axis=1) / np.maximum(w.sum(axis=1), 1e-300)
-        ends.append(np.quantile(found, [(1 - level) / 2, (1 + level) / 2]))
+        frequency = (w * hits).sum(axis=1) / np.maximum(w.sum(axis=1), 1e-300)
+        ends.append(np.quantile(frequency, [(1 - level) / 2, (1 + level) / 2]))
     low, high = np.array(ends).T
     return confidence, low, high
 
@@ -146,13 +151,14 @@ def reliability_band(
 def brier_decomposition(
     y: Any, proba: Any, classes: Any, sample_weight: Weights = None, n_bins: int = BINS
 ) -> dict[str, Array]:
-    """Murphy's parts of the Brier score of each label, (n_labels,) each: reliability - resolution + uncertainty.
+    """Murphy's decomposition of the Brier score of each label, (n_labels,) per part.
 
+        score = reliability - resolution + uncertainty
         reliability = sum_b share_b (confidence_b - frequency_b)^2
         resolution = sum_b share_b (frequency_b - rate)^2,    uncertainty = rate (1 - rate)
 
-    over bins b; they sum to the score but for what probabilities differ within a bin. A good model has little of the
-    first and much of the second.
+    over bins b. The sum equals the score up to the variation of probabilities within a bin. A good model has low
+    reliability (it is an error) and high resolution.
     """
     truth, proba = _read(y, proba, classes)
     parts = []
@@ -166,10 +172,10 @@ def brier_decomposition(
 
 
 def auc(y: Any, scores: Any, classes: Any, average: str = "macro", sample_weight: Weights = None) -> float:
-    """Area under the ROC curve: of the second of two labels, else of each against the rest.
+    """Area under the ROC curve: of the second label if there are two, otherwise one-vs-rest.
 
-    `scores` : (n, n_labels) probabilities, or whatever else ranks dyads. ``average="macro"`` is the plain mean over the
-    labels for which `y` holds both outcomes, ``"micro"`` takes all (dyad, label) pairs together.
+    `scores` : (n, n_labels) probabilities, or any other scores that rank dyads. ``average="macro"`` is the unweighted
+    mean over the labels that have positive and negative dyads in `y`; ``"micro"`` pools all (dyad, label) pairs.
     """
     if average not in ("macro", "micro"):
         raise InputError(f"average={average!r} is not known: expected 'macro' or 'micro'.")
@@ -181,30 +187,30 @@ def auc(y: Any, scores: Any, classes: Any, average: str = "macro", sample_weight
         return float(sk.roc_auc_score(truth.ravel(), scores.ravel(), sample_weight=weight))
     both = [label for label in range(truth.shape[1]) if 0 < truth[:, label].sum() < len(truth)]
     if not both:
-        raise InputError("The AUC needs at least two different labels in y: got one. Evaluate on more dyads.")
+        raise InputError("Got y with one label: the AUC needs at least two different labels. Evaluate on more dyads.")
     return float(np.mean([sk.roc_auc_score(truth[:, i], scores[:, i], sample_weight=sample_weight) for i in both]))
 
 
 def _read(y: Any, proba: Any, classes: Any, any_scores: bool = False) -> tuple[Array, Array]:
-    """Check labels against probabilities or other scores; returns the labels' indicators (n, n_labels), and these."""
+    """Check labels and probabilities (or other scores); returns one-hot labels and scores, both (n, n_labels)."""
     y, classes, proba = np.asarray(y), np.asarray(classes), np.asarray(proba, dtype=np.float64)
     if y.ndim != 1 or not len(y) or proba.shape != (len(y), len(classes)):
         raise InputError(
             f"Got labels of shape {y.shape} and probabilities of shape {proba.shape} for {len(classes)} classes: "
-            "expected (n,), n at least one, and (n, number of classes)."
+            "expected (n,) and (n, n_classes), with at least one dyad."
         )
     if any_scores and not np.isfinite(proba).all():
         raise InputError("The scores hold NaN or infinite values: expected finite numbers. Drop these dyads.")
     if not any_scores and not ((proba >= 0) & (proba <= 1)).all():
         raise InputError(
-            "The probabilities hold NaN or values outside 0 to 1: expected probabilities. Drop these dyads."
+            "The probabilities hold NaN or values outside [0, 1]: expected probabilities. Drop these dyads."
         )
     truth = y[:, None] == classes
     if not truth.any(axis=1).all():
-        strange = y[~truth.any(axis=1)].tolist()[0]
+        unknown_label = y[~truth.any(axis=1)].tolist()[0]
         raise InputError(
-            f"The label {strange!r} is not among the classes {classes.tolist()}: expected labels seen in training, "
-            "of the same type. Drop these dyads."
+            f"The label {unknown_label!r} is not among the classes {classes.tolist()}: expected one of these, of the "
+            "same type. Drop the dyads with other labels."
         )
     return truth, proba
 
@@ -212,7 +218,10 @@ def _read(y: Any, proba: Any, classes: Any, any_scores: bool = False) -> tuple[A
 def _weights(sample_weight: Weights, n: int) -> Array:
     weight = np.ones(n) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
     if weight.shape != (n,) or not (weight >= 0).all() or not 0 < weight.sum() < np.inf:
-        raise InputError(f"sample_weight has shape {weight.shape}: expected ({n},), nonnegative, finite, not all zero.")
+        raise InputError(
+            f"Got sample_weight of shape {weight.shape}: expected shape ({n},) and finite, nonnegative weights, not "
+            "all zero."
+        )
     return weight
 
 
@@ -221,12 +230,13 @@ def _mean(values: Array, sample_weight: Weights) -> float:
 
 
 def r_hat(draws: Any) -> Array:
-    """Potential scale reduction of each quantity, from draws (n_chains, n_draws, n_quantities): 1 is mixed.
+    """Split R-hat of each quantity, from draws (n_chains, n_draws, n_quantities); close to 1 if the chains have mixed.
 
         sqrt(((n - 1) / n W + B / n) / W)
 
-    over the halves of all chains, which differ if a chain drifts; B and W are the variances between and within them, of
-    ranks turned normal, so that tails do not matter. Vehtari et al. 2021.
+    Each chain is split into halves of n draws, so that a drift within a chain shows as well. B and W are the variances
+    between and within the halves. They are computed on rank-normalised draws, so heavy tails do no harm. Vehtari et al.
+    2021.
     """
     draws = np.asarray(draws, np.float64)
     n = draws.shape[1] // 2
@@ -236,22 +246,24 @@ def r_hat(draws: Any) -> Array:
     within = normal.var(axis=1, ddof=1).mean(axis=0)
     between = n * normal.mean(axis=1).var(axis=0, ddof=1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        found = np.sqrt(((n - 1) / n * within + between / n) / within)
-    # A quantity that never changes has nothing to mix.
-    return np.where(within + between > 0, found, 1.0)
+        scale_reduction = np.sqrt(((n - 1) / n * within + between / n) / within)
+    # A constant quantity counts as mixed.
+    return np.where(within + between > 0, scale_reduction, 1.0)
 
 
 def effective_sample_size(draws: Any) -> Array:
-    """How many independent draws the draws (n_chains, n_draws, n_quantities) are worth for each quantity's mean.
+    """Effective sample size for the mean of each quantity, from draws (n_chains, n_draws, n_quantities).
 
-    The number of draws over 1 + 2 sum of autocorrelations, summed as long as neighbouring pairs of them stay positive
-    and do not rise again (Geyer 1992).
+        n_chains n_draws / (1 + 2 sum_t rho_t)
+
+    rho_t is the autocorrelation at lag t. The sum runs over pairs of adjacent lags, each capped at the smallest pair
+    before it, and stops at the first pair that is not positive (initial monotone sequence, Geyer 1992).
     """
     draws = np.asarray(draws, np.float64)
     n_chains, n, n_quantities = draws.shape
-    away = draws - draws.mean(axis=1, keepdims=True)
+    centred = draws - draws.mean(axis=1, keepdims=True)
     size = 2 ** int(np.ceil(np.log2(2 * n)))
-    spectrum = np.abs(np.fft.rfft(away, size, axis=1)) ** 2
+    spectrum = np.abs(np.fft.rfft(centred, size, axis=1)) ** 2
     covariance = np.fft.irfft(spectrum, size, axis=1)[:, :n].mean(axis=0) / n
     within = covariance[0] * n / (n - 1)
     between = draws.mean(axis=1).var(axis=0, ddof=1) if n_chains > 1 else np.zeros(n_quantities)

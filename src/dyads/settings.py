@@ -1,7 +1,8 @@
-"""What a settings object is: a small frozen record of the choices that one part of a model leaves to the user.
+"""Settings objects: small frozen records of the options of one part of a model.
 
-An estimator's parameter takes the name of a part or such an object: ``solver="sgd"`` or ``solver=SGD(max_iter=20)``.
-Searches reach into it (``solver__max_iter``), model files hold it, and the command makes its options from its fields.
+An estimator's parameter takes the name of a part or its settings object: ``solver="sgd"`` or
+``solver=SGD(max_iter=20)``. Hyper-parameter searches set its fields (``solver__max_iter``), model files store it, and
+the command line derives its options from its fields.
 """
 
 import dataclasses
@@ -14,13 +15,13 @@ from dyads.errors import InputError
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Setting:
-    """A frozen record of choices, shown by those that differ from the defaults.
+    """A frozen record of options. Its repr shows those that differ from the defaults.
 
-    Subclasses are frozen dataclasses without a repr of their own, and check their fields in `__post_init__`.
+    Subclasses are frozen dataclasses with ``repr=False`` that check their fields in `__post_init__`.
     """
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The fields by name: scikit-learn's convention for nested parameters."""
+        """The fields by name. With this method, scikit-learn treats them as nested parameters."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def __repr__(self) -> str:
@@ -29,7 +30,7 @@ class Setting:
         return f"{type(self).__name__}({', '.join(changed)})"
 
     def replaced(self, changes: dict[str, Any]) -> Self:
-        """The same settings with some fields changed."""
+        """A copy with some fields changed."""
         fields = self.get_params()
         for name in changes:
             if name not in fields:
@@ -39,11 +40,11 @@ class Setting:
         return dataclasses.replace(self, **changes)
 
     def __sklearn_clone__(self) -> Self:
-        # Nothing can change it, so that estimators may share it.
+        # Immutable, so estimators can share it.
         return self
 
     def check_count(self, name: str, least: int, optional: bool = False) -> None:
-        """Refuse a field that is not a whole number of at least `least`."""
+        """Raise unless a field is a whole number of at least `least`."""
         value = getattr(self, name)
         if value is None and optional:
             return
@@ -51,7 +52,7 @@ class Setting:
             raise self._refusal(name, f"a whole number, at least {least}{_or_none(optional)}")
 
     def check_number(self, name: str, above: float | None = None, optional: bool = False) -> None:
-        """Refuse a field that is not a finite number of at least 0, or one `above` a bound."""
+        """Raise unless a field is a finite number: at least 0, or greater than `above` if that is given."""
         value = getattr(self, name)
         if value is None and optional:
             return
@@ -61,13 +62,13 @@ class Setting:
             raise self._refusal(name, f"a finite number, {bound}{_or_none(optional)}")
 
     def check_name(self, name: str, valid: Any) -> None:
-        """Refuse a field that is none of the valid names."""
+        """Raise unless a field is one of the valid names."""
         value = getattr(self, name)
         if not isinstance(value, str) or value not in valid:
             raise self._refusal(name, f"one of {', '.join(map(repr, valid))}")
 
     def check_switch(self, name: str) -> None:
-        """Refuse a field that is neither True nor False."""
+        """Raise unless a field is True or False."""
         if not isinstance(getattr(self, name), bool):
             raise self._refusal(name, "True or False")
 
@@ -76,7 +77,7 @@ class Setting:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a finite number, and not True or False."""
+    """Whether a value is a finite number; booleans are not."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
 
 

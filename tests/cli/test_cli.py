@@ -241,11 +241,11 @@ BAD = {
     "header alone": (("describe", "header.csv"), 1, "header.csv has no lines"),
     "ragged file": (("describe", "ragged.csv"), 1, "ragged.csv cannot be read as csv.*Expected 3 columns, got 2"),
     "binary file": (("describe", "binary.csv"), 1, "binary.csv cannot be read as csv.*invalid UTF8"),
-    "unknown format": (("describe", "users.xyz"), 1, "name users.xyz tells no format"),
+    "unknown format": (("describe", "users.xyz"), 1, "format of users.xyz is unknown"),
     "unknown format of the output": (
         ("predict", "model.dyads", "test.csv", "-o", "out.xyz"),
         2,
-        "name out.xyz tells no format",
+        "format of out.xyz is unknown",
     ),
     "column twice": (("describe", "twice.csv"), 1, "'user' more than once"),
     "penalty beside its search": (
@@ -278,7 +278,7 @@ BAD = {
     "features without an id": (
         (*FIT, "--row-features", "few.csv", "-o", "x.dyads"),
         1,
-        r"row id 'u\d+' has labels but is not in row_features \(29 such",
+        r"row id 'u\d+' has labels but is not in the features of rows.*\(29 such",
     ),
     "output exists": ((*FIT, "-o", "model.dyads"), 2, "output model.dyads exists.*--force"),
     "no folder": ((*FIT, "-o", "no/x.dyads"), 2, "folder no does not exist"),

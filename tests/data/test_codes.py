@@ -110,7 +110,7 @@ def test_values_of_two_types_are_never_one_id(one, other):
     if type(one[0]) is type(other[0]):
         assert vocabulary.encode(read_column(other, "ids")).tolist() == [0]
     else:
-        with pytest.raises(DtypeError, match="an id must keep its type"):
+        with pytest.raises(DtypeError, match="expected ids of the same type"):
             vocabulary.encode(read_column(other, "ids"))
 
 

@@ -154,7 +154,7 @@ def test_more_dyads_keep_the_codes_of_a_model_and_append_new_ids():
     assert (grown.dyads.row.tolist(), grown.dyads.col.tolist()) == ([2, 1], [1, 2])
     assert (grown.dyads.relation.tolist(), grown.dyads.label.tolist()) == ([1, 0], [1, 1])
     for change, y, says in (
-        ({"where": ["tv", "radio"]}, ["yes", "yes"], "relation 'radio' was not in the fit"),
+        ({"where": ["tv", "radio"]}, ["yes", "yes"], "relation 'radio' was not seen in training"),
         ({}, ["yes", "maybe"], "label 'maybe' is not among"),
     ):
         with pytest.raises(InputError, match=says):

@@ -82,5 +82,5 @@ def test_scikit_learn_takes_them():
 
 
 def test_a_split_without_dyads_is_refused():
-    with pytest.raises(InputError, match="expected some of both"):
+    with pytest.raises(InputError, match="expected at least one of each"):
         list(split.NewRows(5).split(X.head(1)))

@@ -204,7 +204,7 @@ def test_labels_are_sorted_classes(y, classes):
         ([1.0, np.nan], "NaN|missing"),
         (["a", None], "missing"),
         (["a", 1], "mixes types"),
-        (["a", "a\0"], "differ in NUL characters"),
+        (["a", "a\0"], "differ only in trailing NUL characters"),
         (np.random.default_rng(0).normal(size=100), "continuous"),
         (np.array(["2020-01-01"], dtype="datetime64[D]"), "type date32"),
     ],

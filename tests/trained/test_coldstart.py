@@ -203,7 +203,7 @@ def test_a_table_at_predict_brings_new_ids_and_overrides_known_ones():
     ("choices", "says"),
     [
         ({"row_features": USERS.drop(columns="age")}, "do not have the column 'age'"),
-        ({"row_features": USERS.assign(age=USERS["age"].astype(str))}, "Column 'age' holds text but was numbers"),
+        ({"row_features": USERS.assign(age=USERS["age"].astype(str))}, "Column 'age' holds text but held numbers"),
         ({"row_features": USERS.assign(x=1)}, "also have the column 'x'"),
         ({"row_features": pd.concat([USERS, USERS.head(1)])}, "The id 'u0' occurs more than once"),
         (
@@ -219,16 +219,18 @@ def test_other_tables_at_predict_are_refused(choices, says):
 
 
 def test_bad_features_at_fit_are_refused():
-    with pytest.raises(InputError, match="The row id 'u.*' has labels but is not in row_features"):
+    with pytest.raises(InputError, match="The row id 'u.*' has labels but is not in the features of rows"):
         LFLClassifier(features=SideInformation(row=USERS.iloc[:20])).fit(X, Y)
     LFLClassifier(rank=1, features=SideInformation(row=Features(USERS.iloc[:20], absent="missing"))).fit(X, Y)
-    with pytest.raises(InputError, match="'age' has no value"):
+    with pytest.raises(InputError, match="'age' has only missing values"):
         LFLClassifier(features=SideInformation(row=USERS.assign(age=np.nan))).fit(X, Y)
-    with pytest.raises(DtypeError, match="an id must keep its type"):
+    with pytest.raises(DtypeError, match="features of rows, SideInformation.* expected ids of the same type"):
         LFLClassifier(features=SideInformation(row=USERS.assign(user=range(len(USERS))))).fit(X, Y)
     with pytest.raises(InputError, match="interactions=2, which is for features of rows and columns"):
         LFLClassifier(features=SideInformation(interactions=2)).fit(X, Y)
-    with pytest.raises(InputError, match="one kind: expected features of nodes in row_features alone"):
+    with pytest.raises(
+        InputError, match="one set of nodes: expected features of nodes as SideInformation\\(row=...\\) alone"
+    ):
         LFLLink(features=SideInformation(col=USERS)).fit(X, Y)
     with pytest.raises(InputError, match="seen= was given without implicit=True"):
         LFLClassifier().fit(X, Y, seen=X)
@@ -345,7 +347,7 @@ def test_nodes_and_relations_fold_in():
     many = LFLRelational(rank=2, l2=0.5, random_state=0).fit(three[three["a"] > 0], np.repeat(y, 2)[three["a"] > 0])
     more = copy.copy(many).fold_in(three[three["a"] == 0], np.repeat(y, 2)[three["a"] == 0])
     assert more.support(three[three["a"] == 0])[:, 0].min() == 58
-    with pytest.raises(InputError, match="relation 'hates' was not in the fit"):
+    with pytest.raises(InputError, match="relation 'hates' was not seen in training"):
         many.fold_in(three.head(1).assign(kind="hates"), [1])
 
 

@@ -1,1 +1,1 @@
-"""Tables in, integer dyads out: the only rooms that see ids, dataframes and files of dyads."""
+"""From tables to integer dyads: the only package that handles ids, dataframes and files of dyads."""

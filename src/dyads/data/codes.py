@@ -1,4 +1,4 @@
-"""Values and codes: ids in a `Vocabulary`, and labels, which are sorted classes."""
+"""Integer encoding of ids (by a `Vocabulary`) and of labels (by sorted classes)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,17 +15,17 @@ Array = np.ndarray[Any, Any]
 Codes = npt.NDArray[np.integer]
 
 UNKNOWN = -1
-"""The code of an id that is not in the vocabulary; what becomes of it is the caller's explicit policy."""
+"""The code of an id that is not in the vocabulary. The caller handles it by an explicit policy."""
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The distinct ids of one side, in order of first appearance.
+    """The distinct ids of rows, columns or relations, in order of first appearance. The code of an id is its position.
 
     Attributes
     ----------
-    ids : pyarrow.Array of shape (n,), without nulls or repetitions
-    name : what the column is called, for messages
+    ids : pyarrow.Array of shape (n,), without nulls or duplicates
+    name : name of the column, for messages
     """
 
     ids: pa.Array
@@ -33,7 +33,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, column: pa.Array, name: str) -> "tuple[Vocabulary, Codes]":
-        """Collect the distinct ids of a column and encode it, in one pass."""
+        """Collect the distinct ids of a column and encode the column, in one pass."""
         encoded = column.dictionary_encode()
         return cls(encoded.dictionary, name), encoded.indices.to_numpy(zero_copy_only=False)
 
@@ -41,35 +41,35 @@ class Vocabulary:
         return len(self.ids)
 
     def with_ids(self, column: pa.Array, source: str) -> "Vocabulary":
-        """The same with the ids of `column` that are not in it after its own; `source` names that for messages."""
+        """A vocabulary with the new ids of `column` appended; messages call that column `source`."""
         try:
             new = column.filter(pa.array(self.encode(column) < 0)).cast(self.ids.type)
         except (DtypeError, pa.ArrowInvalid) as error:
             raise DtypeError(
                 f"The ids in {source} have type {_type_name(column.type)}, but column {self.name!r} of the data holds "
-                f"{_type_name(self.ids.type)}: an id must keep its type. Convert one of them."
+                f"{_type_name(self.ids.type)}: expected ids of the same type. Convert one of them."
             ) from error
         if not len(new):
             return self
         return Vocabulary(pa.concat_arrays([self.ids, new.unique()]), self.name)
 
     def encode(self, column: pa.Array) -> Codes:
-        """Look up each id; `UNKNOWN` where there is none. Ids of another type raise."""
+        """The code of each id, `UNKNOWN` if it is not in the vocabulary. Ids of another type raise."""
         if not len(column):
             return np.empty(0, dtype=np.int32)
         column = _align(column, self.ids.type)
         if column.type != self.ids.type:
             raise DtypeError(
                 f"Column {self.name!r} holds ids of type {_type_name(column.type)}, but the model was fitted on "
-                f"{_type_name(self.ids.type)}: an id must keep its type. Convert the column before predicting."
+                f"{_type_name(self.ids.type)}: expected ids of the same type. Convert the column."
             )
-        found = pc.index_in(column, value_set=self.ids)
-        codes: Codes = found.fill_null(UNKNOWN).to_numpy(zero_copy_only=False)
+        position = pc.index_in(column, value_set=self.ids)
+        codes: Codes = position.fill_null(UNKNOWN).to_numpy(zero_copy_only=False)
         return codes
 
 
 def _align(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Bring integers of another sign or timestamps of another unit to `kind`; what does not fit it becomes null."""
+    """Cast integers (signed or unsigned) and timestamps (of any unit) to `kind`; values that do not fit become null."""
     if column.type == kind:
         return column
     if pa.types.is_integer(column.type) and pa.types.is_integer(kind):
@@ -89,43 +89,46 @@ def _type_name(kind: pa.DataType) -> str:
 # -------------------------------------------------------------------------------------------------------------- labels
 
 MANY_FLOATS = 20
-"""Float labels with more distinct values than this, and than half the dyads, are taken for a continuous target."""
+"""Float labels with more distinct values than this, and than half the dyads, are refused as a continuous target.
+
+A higher value admits finer scales; a lower one detects continuous targets in smaller samples.
+"""
 
 
 def encode_labels(y: Any, at_least: int = 2) -> tuple[Array, Codes]:
-    """Find the distinct labels, sorted, and encode each; strings, integers, booleans and floats are labels."""
+    """The sorted distinct labels, and the code of each label. Labels are strings, integers, booleans or floats."""
     column = read_column(y, "the column of labels", numbers_mix=True)
     kind = column.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or _is_text(kind)):
         raise InputError(f"The labels have type {kind}: expected strings, integers, booleans or floats. Convert them.")
     encoded = column.dictionary_encode()
-    found = to_numpy(encoded.dictionary)
-    if _is_text(kind) and len(set(found.tolist())) < len(found):
-        # NumPy's text drops NUL characters at its end.
+    distinct = to_numpy(encoded.dictionary)
+    if _is_text(kind) and len(set(distinct.tolist())) < len(distinct):
+        # NumPy strings drop trailing NUL characters.
         raise InputError(
-            "Some labels differ in NUL characters at their ends alone: expected texts without. Strip them."
+            "Some labels differ only in trailing NUL characters: expected labels without them. Strip them."
         )
-    if len(found) < at_least:
-        needed = "two to tell apart" if at_least == 2 else "one"
-        raise InputError(f"The labels have {len(found)} class, {found.tolist()}: expected at least {needed}.")
-    if pa.types.is_floating(kind) and len(found) > max(MANY_FLOATS, len(column) / 2) and (found % 1).any():
+    if len(distinct) < at_least:
+        needed = "two" if at_least == 2 else "one"
+        raise InputError(f"The labels have {len(distinct)} class, {distinct.tolist()}: expected at least {needed}.")
+    if pa.types.is_floating(kind) and len(distinct) > max(MANY_FLOATS, len(column) / 2) and (distinct % 1).any():
         raise InputError(
-            f"Unknown label type: continuous ({len(found)} distinct floats in {len(column)} labels): expected few "
+            f"Unknown label type: continuous ({len(distinct)} distinct floats in {len(column)} labels): expected few "
             "distinct labels. Bin them first."
         )
-    order = np.argsort(found, kind="stable")
+    order = np.argsort(distinct, kind="stable")
     position = np.empty(len(order), np.int32)
     position[order] = np.arange(len(order))
-    return found[order], position[encoded.indices.to_numpy(zero_copy_only=False)]
+    return distinct[order], position[encoded.indices.to_numpy(zero_copy_only=False)]
 
 
 def read_labels(y: Any) -> Array:
-    """Labels as given, to compare with."""
+    """Labels as a NumPy array, not encoded."""
     return to_numpy(read_column(y, "the column of labels", numbers_mix=True))
 
 
 def to_numpy(column: pa.Array) -> Array:
-    """An Arrow column of labels or ids as a NumPy array; text as NumPy text."""
+    """Convert an Arrow column of labels or ids to a NumPy array; text becomes NumPy strings."""
     if _is_text(column.type):
         return np.array(column.to_pylist(), dtype=np.str_)
     array: Array = column.to_numpy(zero_copy_only=False)
@@ -133,12 +136,12 @@ def to_numpy(column: pa.Array) -> Array:
 
 
 def numeric_values(classes: Array) -> npt.NDArray[np.float64]:
-    """The numeric value of each ordered label: itself, or its place 0, 1, ... in the sorted order of texts."""
+    """The numeric value of each ordered label: the label itself, or 0, 1, ... in sorted order if labels are text."""
     return classes.astype(np.float64) if classes.dtype.kind in "biuf" else np.arange(len(classes), dtype=np.float64)
 
 
 def values_of(labels: Array, classes: Array) -> npt.NDArray[np.float64]:
-    """The numeric value of each of `labels`, which are numbers or among `classes`."""
+    """The numeric value of each label; labels are numbers, or members of `classes`."""
     if labels.dtype.kind in "biuf" and classes.dtype.kind in "biuf":
         return labels.astype(np.float64)
     values: npt.NDArray[np.float64] = numeric_values(classes)[codes_of(labels, classes)]
@@ -146,19 +149,19 @@ def values_of(labels: Array, classes: Array) -> npt.NDArray[np.float64]:
 
 
 def codes_of(labels: Array, classes: Array) -> Codes:
-    """The code of each label among `classes`, which are sorted; others are refused."""
+    """The code of each label in the sorted `classes`. Other labels raise."""
     place = np.searchsorted(classes, labels).clip(max=len(classes) - 1)
-    strange = np.flatnonzero(classes[place] != labels)
-    if len(strange):
+    unknown = np.flatnonzero(classes[place] != labels)
+    if len(unknown):
         raise InputError(
-            f"The label {labels[strange[0]].item()!r} is not among those of the model, {classes.tolist()}: expected "
-            "these. Drop its dyads, or fit the model anew."
+            f"The label {labels[unknown[0]].item()!r} is not among those of the model, {classes.tolist()}: expected "
+            "one of these. Drop its dyads, or fit the model again."
         )
     return place
 
 
 def label_codes(y: Any, classes: Array) -> Codes:
-    """The code of each given label among `classes`."""
+    """Read labels and encode them by `classes`."""
     return codes_of(read_labels(y), classes)
 
 

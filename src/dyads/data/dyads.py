@@ -1,4 +1,4 @@
-"""Dyads as integers: what is left of tables once ids and labels are encoded."""
+"""Dyads as integer codes: tables after ids and labels have been encoded."""
 
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def narrow(codes: Codes, n: int) -> Codes:
-    """Hold codes below `n` in 32 bits when they fit, in 64 otherwise."""
+    """Convert codes below `n` to int32 if they fit, otherwise to int64."""
     dtype = np.int32 if n <= np.iinfo(np.int32).max else np.int64
     if codes.size and not 0 <= int(codes.min()) <= int(codes.max()) < n:
         raise InputError(f"Integer codes run from {codes.min()} to {codes.max()}: expected 0 to {n - 1}.")
@@ -21,9 +21,9 @@ def narrow(codes: Codes, n: int) -> Codes:
 
 
 class Side(NamedTuple):
-    """Side-information: sparse matrices with a line per row (n_rows, p), column (n_cols, q) and dyad (n, m), or None.
+    """Side-information: sparse feature matrices of rows (n_rows, p), columns (n_cols, q) and dyads (n, m), or None.
 
-    With one id set the rows' are the nodes'.
+    With one id set, `row` holds the features of nodes.
     """
 
     row: Any = None
@@ -32,12 +32,12 @@ class Side(NamedTuple):
 
     @property
     def widths(self) -> tuple[int, int, int]:
-        """How many features there are of each kind."""
+        """The number of features of rows, of columns and of dyads."""
         row, col, dyad = (0 if matrix is None else matrix.shape[1] for matrix in self)
         return row, col, dyad
 
     def astype(self, dtype: Any) -> "Side":
-        """The same in another precision."""
+        """The same matrices in another precision."""
         return Side(*(None if matrix is None else matrix.astype(dtype, copy=False) for matrix in self))
 
 
@@ -46,15 +46,15 @@ NO_SIDE = Side()
 
 @dataclass(frozen=True)
 class Dyads:
-    """Labelled pairs; the same pair may occur any number of times.
+    """Labelled pairs. A pair may occur more than once.
 
     Attributes
     ----------
     row, col, label : (n,) codes of each observation
-    weight : (n,) positive weights, or None when all are one
-    n_rows, n_cols, n_labels : how many codes there are
-    relation : (n,) codes, or None when there is one relation
-    n_relations : how many of them there are
+    weight : (n,) positive weights, or None if all are one
+    n_rows, n_cols, n_labels : number of codes of each
+    relation : (n,) codes, or None if there is one relation
+    n_relations : number of relations
     side : features of rows, columns and dyads
     """
 
@@ -80,7 +80,7 @@ class Dyads:
 
     @property
     def codes(self) -> tuple[Codes, ...]:
-        """Of rows, columns and, if there are several, relations."""
+        """Codes of rows, columns and, if there are several, relations; (n,) each."""
         return (self.row, self.col) if self.relation is None else (self.row, self.col, self.relation)
 
     @property
@@ -93,7 +93,7 @@ class Dyads:
         return float(len(self) if self.weight is None else self.weight.sum())
 
     def counts(self, codes: Codes, n: int) -> Floats:
-        """Sum the weights of each code."""
+        """The sum of weights of each code, (n,)."""
         return np.bincount(codes, weights=self.weight, minlength=n).astype(np.float64)
 
     @property
@@ -115,7 +115,7 @@ class Dyads:
         return self.counts(self.label, self.n_labels)
 
     def take(self, which: npt.NDArray[np.bool_] | Codes | slice) -> "Dyads":
-        """Keep some observations; the codes stay as they are."""
+        """Keep some observations, without changing their codes."""
         weight = None if self.weight is None else self.weight[which]
         relation = None if self.relation is None else self.relation[which]
         row, col, label = self.row[which], self.col[which], self.label[which]
@@ -123,11 +123,11 @@ class Dyads:
         return replace(self, row=row, col=col, label=label, weight=weight, relation=relation, side=side)
 
     def hold_out(self, fraction: float, rng: np.random.Generator) -> "tuple[Dyads, Dyads]":
-        """Split at random into what is kept and a held-out fraction."""
+        """Split at random into training dyads and a held-out fraction."""
         n_held = max(1, round(fraction * len(self)))
         if n_held >= len(self):
             raise InputError(
-                f"validation_fraction={fraction} of {len(self)} dyads leaves none to train on: expected a smaller one."
+                f"validation_fraction={fraction} of {len(self)} dyads leaves none to train on: use a smaller fraction."
             )
         held = np.zeros(len(self), dtype=np.bool_)
         held[rng.choice(len(self), n_held, replace=False)] = True
@@ -136,7 +136,7 @@ class Dyads:
 
 @dataclass(frozen=True)
 class Grouped:
-    """Observations grouped by owner: those of owner e are `order[start[e]:start[e + 1]]`.
+    """Observations grouped by owner (an entity, such as a row): those of owner e are `order[start[e]:start[e + 1]]`.
 
     Attributes
     ----------
@@ -155,7 +155,10 @@ class Grouped:
 
 
 class Counts(NamedTuple):
-    """Summed weights of the dyads of each row, column and relation; with one id set a node's in both roles, twice."""
+    """Summed weights of the dyads of each row, column and relation.
+
+    With one id set, `row` and `col` are equal: each sums over both roles of a node.
+    """
 
     row: Floats
     col: Floats

@@ -1,4 +1,4 @@
-"""Side-information: features of rows, of columns or of dyads, from tables to sparse matrices."""
+"""Side-information: encodes tables of features of rows, columns or dyads as sparse matrices."""
 
 import copy
 from collections.abc import Mapping
@@ -19,34 +19,35 @@ from dyads.settings import Setting
 
 Floats = npt.NDArray[np.float64]
 Entries = tuple[Codes, Codes, Floats]
-"""The line, the feature and the value of each entry of a sparse matrix that is not zero."""
+"""The line, the feature and the value of each entry of a sparse matrix (coordinate format)."""
 
 ABSENT = ("raise", "missing")
 LARGEST = 1e150
-"""Larger numbers are refused: their squares, and so their variance, would be infinite."""
+"""Numbers of this magnitude or more are refused: their squares, and so their variance, could overflow."""
 PER_DAY = {"us": 86_400e6, "ns": 86_400e9}
 
 
 class Features:
-    """Features keyed by id, given to an estimator's constructor (row_features=, col_features=).
+    """Features keyed by id, for ``SideInformation(row=..., col=...)``.
 
-    A column of numbers, dates or durations becomes one standardised feature; a column of text, booleans or categories
-    one feature a category; a column of lists one feature an item. Immutable, so that estimators may share it.
+    A column of numbers, dates or durations becomes one standardised feature. A column of text, booleans or categories
+    becomes one one-hot feature per category, a column of lists one per item. Immutable, so estimators can share it.
 
     Parameters
     ----------
-    table : any table, one line an id; or a pair (ids, matrix)
-        A matrix (n_ids, n_features), sparse or a NumPy array, is taken as it is.
-    id : the name of the column of ids; the first unless told
+    table : a table with one line per id, or a pair (ids, matrix)
+        A matrix (n_ids, n_features), SciPy sparse or NumPy, is used without encoding.
+    id : name of the column of ids, by default the first column
     absent : "raise" or "missing"
-        What an id of the data is that is not in the table: an error, or an entity of which every feature is missing.
-    transformer : an unfitted scikit-learn transformer that encodes the table without its ids instead
-        A copy of it is fitted, on the ids seen in training. The table must be one of pandas or polars.
+        How to treat an id with labels that is not in the table: raise an error, or treat all its features as missing.
+    transformer : an unfitted scikit-learn transformer that replaces this encoding
+        A copy of it is fitted on the features of the ids seen in training, without the column of ids. The table must be
+        a pandas or polars table, or a pair (ids, matrix).
 
     Attributes
     ----------
     ids : pyarrow.Array of shape (n_ids,)
-    columns : the other columns by name, with null where missing; none for a matrix and with a transformer
+    columns : the other columns by name, with null for missing values; empty for a matrix or with a transformer
     matrix : csr_array of shape (n_ids, n_features), or None for a table
     """
 
@@ -63,19 +64,24 @@ class Features:
         if absent not in ABSENT:
             raise unknown_name("absent", absent, ABSENT)
         if transformer is not None and (isinstance(transformer, type) or not _transforms(transformer)):
-            raise InputError(f"transformer={transformer!r} has no fit and transform: expected one such as a scaler.")
+            raise InputError(
+                f"transformer={transformer!r} is not an object with fit and transform: expected an unfitted "
+                "transformer, such as StandardScaler()."
+            )
         if sparse.issparse(table):
             raise InputError("Got a sparse matrix without ids: expected a pair (ids, matrix). Add the id of each line.")
         columns: dict[str, pa.Array] = {}
         matrix = native = None
         if _is_pair(table):
             if id is not None:
-                raise InputError(f"id={id!r} names a column, but got a pair (ids, matrix): expected no id=. Drop it.")
+                raise InputError(f"id={id!r} names a column, but got a pair (ids, matrix): expected id=None. Drop id=.")
             ids, matrix = _copied(read_column(table[0], "the ids")), table[1]
             if len(ids) != matrix.shape[0]:
-                raise InputError(f"Got {len(ids)} ids but a matrix of {matrix.shape[0]} lines: expected one an id.")
+                raise InputError(
+                    f"Got {len(ids)} ids but a matrix of {matrix.shape[0]} lines: expected one line per id."
+                )
             native, matrix = matrix, _finite_matrix(matrix, ids)
-            # A transformer may want a dense matrix, and not every sparse one has lines to take.
+            # A transformer may need a dense matrix. A sparse one is kept as CSR: some formats cannot select lines.
             native = matrix if sparse.issparse(native) else native.copy()
             width = matrix.shape[1]
         else:
@@ -83,14 +89,16 @@ class Features:
             id = str(id) if id is not None else next(iter(values), None)
             if id not in values:
                 raise InputError(f"The features have no column {id!r}: expected one of {list(values)}. Set id= to it.")
-            taken = f"column {id!r}, taken for the ids (set id= to another, or reset_index() if the index holds them),"
-            ids, width = _copied(read_column(values.pop(id), taken)), len(values)
+            described = (
+                f"column {id!r}, used as the ids (set id= to another, or reset_index() if the index holds them),"
+            )
+            ids, width = _copied(read_column(values.pop(id), described)), len(values)
             if transformer is not None:
                 native = without_column(table, id)
             else:
                 columns = {name: _copied(column) for name, column in _read(values, ids).items()}
         if not len(ids):
-            raise InputError("The features have no lines: expected one an id.")
+            raise InputError("The features have no lines: expected one line per id.")
         if not width:
             raise InputError("The features have ids but no feature: expected at least one column besides the ids.")
         distinct, codes = Vocabulary.of(ids, "id")
@@ -98,8 +106,8 @@ class Features:
             repeated = np.setdiff1d(np.arange(len(ids)), np.unique(codes, return_index=True)[1])
             raise InputError(
                 f"The id {ids[int(repeated[0])].as_py()!r} occurs more than once in the features"
-                f"{'' if id is None else f' (column {id!r}, taken for the ids; set id= to another)'}: expected one "
-                "line an id."
+                f"{'' if id is None else f' (column {id!r}, used as the ids; set id= to another)'}: expected one "
+                "line per id."
             )
         self.__dict__.update(
             ids=ids, columns=columns, matrix=matrix, id=id, absent=absent, transformer=transformer,
@@ -108,12 +116,12 @@ class Features:
 
     @classmethod
     def of(cls, value: Any, like: "Encoder | None" = None) -> "Features":
-        """A Features as it is; anything else wrapped, with the id and the transformer of what encodes it, if known."""
+        """Return Features unchanged; wrap any other table, with the id column and transformer of the encoder `like`."""
         if isinstance(value, cls):
             return value
         if like is None:
             return cls(value)
-        lost = isinstance(like.transformer, str)
+        lost = isinstance(like.transformer, str)  # see `Encoder.from_json`
         return cls(value, None if _is_pair(value) else like.id, transformer=None if lost else like.transformer)
 
     def __len__(self) -> int:
@@ -123,7 +131,7 @@ class Features:
         return f"Features({len(self)} ids, {self._width} columns)"
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"Features cannot be changed (tried to set {name!r}): make new ones.")
+        raise AttributeError(f"Features are immutable: cannot set {name!r}. Create new Features.")
 
     def __copy__(self) -> "Features":
         return self
@@ -136,29 +144,30 @@ class Features:
 
 
 TRAINING = ("joint", "after", "frozen")
-"""When side weights are learnt: with all others; after them, and then all together; or after, all others frozen."""
+"""When feature weights are learnt: jointly with all others; after them, then jointly; or after, all others frozen."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class SideInformation(Setting):
-    """What is known of rows and columns beside their labels. (Further columns of X are features of the dyads.)
+    """Side-information about rows and columns. (Columns of X other than ids are features of dyads.)
 
     Parameters
     ----------
-    row : `dyads.Features`, or a table or pair (ids, sparse matrix) that makes one, default None
-        Features of row ids; ids without labels are then known by them.
+    row : `dyads.Features`, or a table or pair (ids, matrix) from which to make one, default None
+        Features of row ids. They are used to predict for ids without labels (cold start).
     col : as `row`, default None
-        Features of column ids. With nodes of one set give `row` alone.
+        Features of column ids. With one set of nodes, give `row` alone.
     interactions : int, default 0
-        Latent columns in which features have weights too: there the features of a row meet those of a column, and its
-        latent weights, in products. 0 is the linear term alone, `rank` gives features what ids have; beyond `rank`, ids
-        have no weights of their own.
+        Number of latent dimensions in which features have weights too, so that row features interact with column
+        features and with the latent weights of columns, and vice versa. 0 gives the linear term alone; `rank` gives
+        features as many dimensions as ids; dimensions beyond `rank` are for features alone.
     implicit : bool, default False
-        Add to each row's features the set of columns it was seen with, 1 / sqrt(n) for each of the n, and to each
-        column's that of its rows. `fit` takes further pairs, without labels, as ``seen``. Best with `interactions`.
+        Add implicit feedback: the columns a row was seen with are features of the row, each of value 1 / sqrt(n) for n
+        columns, and likewise for columns. `fit` takes further pairs without labels as ``seen``. Best with
+        `interactions`.
     training : "joint", "after" or "frozen", default "joint"
-        When the weights of features are learnt: with all others; after them, and then all together; or after, with all
-        others frozen, as the paper found best.
+        When feature weights are learnt: jointly with all other parameters; after them, followed by joint training; or
+        after them, with all others frozen, which the paper found best.
     """
 
     row: Any = None
@@ -180,16 +189,16 @@ class SideInformation(Setting):
 
 @dataclass(frozen=True)
 class _Column:
-    """What was learnt of one column.
+    """The learnt encoding of one column.
 
-    A number x becomes (x - mean) / scale; a category, or each item of a list, its own feature of value one. A missing
-    value is zero in all of these, and one in a feature of its own, the last, if one was missing when learning.
+    A number x becomes (x - mean) / scale. A category, and each item of a list, becomes a one-hot feature. A missing
+    value is zero in all of these; if any value was missing in training, the last feature is its indicator.
 
     Attributes
     ----------
-    name, kind : the column, and what it holds in words
-    missing : whether a missing value has a feature
-    standard : mean and scale of numbers; None for categories, and where every number was missing
+    name, kind : name of the column, and a description of its values
+    missing : whether there is an indicator of missing values
+    standard : (mean, scale) of numbers; None for categories, and if every number was missing
     categories : sorted, without nulls; None for numbers
     """
 
@@ -201,7 +210,7 @@ class _Column:
 
     @classmethod
     def learn(cls, name: str, column: pa.Array, absent: bool = False, weight: Floats | None = None) -> "_Column":
-        """Learn from a column; `absent` says that some entities have no line of it, so that all is missing."""
+        """Learn the encoding of a column; `absent` : whether some ids have no line, so that values are missing."""
         kind, missing = _kind(column.type, name), absent or bool(column.null_count)
         line, values = _entries(column)
         if kind not in NUMERIC:
@@ -212,7 +221,7 @@ class _Column:
             return cls(name, kind, missing)
         share = None if weight is None else weight[line]
         mean = float(np.average(x, weights=share))
-        # The rounded mean of equal numbers may differ from them, and their deviation from zero.
+        # By rounding, the mean of equal numbers may differ from them, and their standard deviation from zero.
         scale = 1.0 if x.min() == x.max() else float(np.sqrt(np.average((x - mean) ** 2, weights=share)))
         return cls(name, kind, missing, (mean, scale or 1.0))
 
@@ -231,11 +240,11 @@ class _Column:
 
     def encode(self, column: pa.Array) -> Entries:
         kind = _kind(column.type, self.name)
-        # A column without a value, and lists without an item, have no kind of their own.
+        # A column without values, and lists without items, match any kind.
         listed = kind.startswith("lists") and self.kind.startswith("lists") and "lists" in (kind, self.kind)
         if kind != self.kind and column.null_count < len(column) and not listed:
             raise InputError(
-                f"Column {self.name!r} holds {kind} but was {self.kind} when the model was fitted: expected the same. "
+                f"Column {self.name!r} holds {kind} but held {self.kind} when the model was fitted: expected the same. "
                 "Convert it."
             )
         line, values = _entries(column)
@@ -246,7 +255,7 @@ class _Column:
         elif self.categories is not None and len(self.categories):
             feature = Vocabulary(self.categories, self.name).encode(values).astype(np.int64)
             known, n = feature >= 0, len(self.categories)
-            # A list may hold an item more than once.
+            # A list may contain an item more than once.
             line, feature = np.divmod(np.unique(line[known] * n + feature[known]), n)
             x = np.ones(len(line))
         else:
@@ -275,14 +284,16 @@ class _Column:
 
 @dataclass(frozen=True)
 class Encoder:
-    """From features to a matrix, as learnt from the ids seen in training; see `_Column` for the formula.
+    """Encodes features as a sparse matrix (n, n_features); learnt from the ids seen in training.
+
+    The formula is that of `_Column`, applied to each column of a table.
 
     Attributes
     ----------
-    names : one a feature, such as "age", "gender=F", "genres=Action" and "age (missing)"
-    columns : what was learnt of each column of a table; none for a matrix, which is taken as it is
-    transformer : fitted, if there is one; only the name of its class where the encoder comes from JSON
-    id, absent : those of the features it was learnt from
+    names : (n_features,) names of features, such as "age", "gender=F", "genres=Action" and "age (missing)"
+    columns : the encoding of each column of a table; empty for a matrix, which is not encoded
+    transformer : the fitted transformer, or None; only the name of its class if the encoder was read from JSON
+    id, absent : as in the `Features` it was learnt from
     """
 
     names: list[str]
@@ -293,19 +304,19 @@ class Encoder:
 
     @property
     def types(self) -> dict[str, pa.DataType]:
-        """The types of columns of numbers and of text, which a part of a file may not tell apart."""
+        """The types of columns of numbers and of text. (A batch of a file may not be enough to infer them.)"""
         kinds = {"numbers": pa.float64(), "text": pa.string()}
         return {column.name: kinds[column.kind] for column in self.columns if column.kind in kinds}
 
     @classmethod
     def learn(cls, features: Features, known: pa.Array) -> "Encoder":
         """Learn from the lines whose id is in `known`, the ids seen in training."""
-        found = _positions(features, known)
-        lines = np.unique(found[found >= 0])
+        position = _positions(features, known)
+        lines = np.unique(position[position >= 0])
         if not len(lines):
             raise InputError(
-                f"None of the {len(known)} ids of the data is in the features, which have {len(features)} others: "
-                "expected features of these ids. Check which column holds the ids."
+                f"None of the {len(known)} ids of the data is in the features ({len(features)} ids): expected features "
+                "of these ids. Check which column holds the ids."
             )
         if features.transformer is not None:
             native = features._native
@@ -314,20 +325,20 @@ class Encoder:
             try:
                 transformer.fit(native)
             except Exception as error:
-                # What a transformer raises is its own affair.
+                # A transformer can raise any exception.
                 raise _failed(transformer, error) from error
             names = _transformed_names(transformer, _transform(transformer, native).shape[1])
             return cls(names, (), transformer, features.id, features.absent)
         if features.matrix is not None:
             return cls([str(i) for i in range(features.matrix.shape[1])], absent=features.absent)
         _refuse_missing(features.columns)
-        absent = bool((found < 0).any())
+        absent = bool((position < 0).any())
         learnt = (_Column.learn(n, column.take(pa.array(lines)), absent) for n, column in features.columns.items())
         return cls._of(tuple(learnt), features.id, features.absent)
 
     @classmethod
     def learn_columns(cls, columns: Mapping[str, Any], weight: Floats | None = None) -> "Encoder":
-        """Learn from all lines of columns as given, such as those of X besides the ids, by their weights."""
+        """Learn from columns, such as those of X other than ids; `weight` : (n,) weights of the lines, or None."""
         arrays = _read(columns, None)
         _refuse_missing(arrays)
         return cls._of(tuple(_Column.learn(name, column, weight=weight) for name, column in arrays.items()))
@@ -337,12 +348,12 @@ class Encoder:
         return cls([name for column in columns for name in column.names], columns, None, id, absent)
 
     def encode(self, features: Features) -> sparse.csr_array:
-        """The matrix (len(features), n_features) of all ids of `features`."""
+        """Encode all ids of `features` as a matrix (len(features), n_features)."""
         if self.transformer is not None:
             if isinstance(self.transformer, str):
                 raise InputError(
                     f"The features were encoded by a {self.transformer}, which a model file does not hold: expected a "
-                    "model that was not loaded from one. Pickle it, or fit it on the encoded features (ids, matrix)."
+                    "model that was not loaded from a file. Pickle it, or fit it on encoded features (ids, matrix)."
                 )
             if features.transformer is None:
                 raise InputError(
@@ -362,17 +373,17 @@ class Encoder:
         if matrix.shape[1] != len(self.names):
             raise InputError(
                 f"The features have {matrix.shape[1]} columns, but the model was fitted on {len(self.names)}: expected "
-                "as many."
+                "the same number."
             )
         return matrix
 
     def encode_columns(self, columns: Mapping[str, Any]) -> sparse.csr_array:
-        """The matrix (n, n_features) of columns as given."""
+        """Encode columns of n values as a matrix (n, n_features)."""
         arrays = _read(columns, None)
         return self._assemble(arrays, len(next(iter(arrays.values()), ())))
 
     def absent_line(self) -> sparse.csr_array:
-        """The matrix (1, n_features) of an entity of which every feature is missing; zero without learnt columns."""
+        """The line (1, n_features) of an id whose features are all missing; zero for a matrix or a transformer."""
         return self._assemble({column.name: pa.nulls(1) for column in self.columns}, 1)
 
     def _assemble(self, columns: Mapping[str, pa.Array], n: int) -> sparse.csr_array:
@@ -390,16 +401,16 @@ class Encoder:
         entries = [column.encode(columns[column.name]) for column in self.columns]
         if not entries:
             return sparse.csr_array((n, len(self.names)))
-        line = np.concatenate([one[0] for one in entries])
-        feature = np.concatenate([one[1] + first for one, first in zip(entries, start[:-1], strict=True)])
-        value = np.concatenate([one[2] for one in entries])
+        line = np.concatenate([lines for lines, _, _ in entries])
+        feature = np.concatenate([own + first for (_, own, _), first in zip(entries, start[:-1], strict=True)])
+        value = np.concatenate([values for _, _, values in entries])
         shape = n, len(self.names)
         matrix = sparse.csr_array((value, (narrow(line, shape[0]), narrow(feature, shape[1]))), shape=shape)
         matrix.eliminate_zeros()
         return matrix
 
     def to_json(self) -> Any:
-        """Plain JSON values; of a transformer only the name of its class and those of its features."""
+        """Plain JSON values. A transformer is reduced to the names of its class and its features."""
         if self.transformer is not None:
             lost = isinstance(self.transformer, str)
             name = self.transformer if lost else type(self.transformer).__name__
@@ -410,7 +421,7 @@ class Encoder:
 
     @classmethod
     def from_json(cls, value: Any) -> "Encoder":
-        """The encoder that `to_json` wrote; one with a transformer has lost it, and cannot encode."""
+        """The encoder that `to_json` wrote. A transformer is not restored, so an encoder with one cannot encode."""
         if "transformer" in value:
             return cls(list(value["names"]), (), value["transformer"], value["id"], value["absent"])
         if "matrix" in value:
@@ -419,37 +430,37 @@ class Encoder:
 
 
 def aligned(encoder: Encoder, features: Features, ids: pa.Array, trained: int, what: str) -> sparse.csr_array:
-    """The matrix (len(ids), n_features) with the line of each id, and the absent line where it has none.
+    """The feature matrix (len(ids), n_features) of `ids`; ids that are not in `features` get the absent line.
 
-    The first `trained` ids have labels; under ``absent="raise"`` each of them must have features. `what` is "row" or
+    The first `trained` ids have labels; with ``absent="raise"`` each of them must have features. `what` is "row" or
     "col", for messages.
     """
     at = _positions(features, ids)
     lacking = np.flatnonzero(at[:trained] < 0)
     if len(lacking) and features.absent == "raise":
-        side = {"row": "row", "col": "column"}[what]
+        role = {"row": "row", "col": "column"}[what]
         raise InputError(
-            f"The {side} id {ids[int(lacking[0])].as_py()!r} has labels but is not in {what}_features "
-            f"({len(lacking)} such ids): expected features for every id. Add it, or pass "
-            "Features(table, absent='missing')."
+            f"The {role} id {ids[int(lacking[0])].as_py()!r} has labels but is not in the features of {role}s, "
+            f"SideInformation({what}=...) ({len(lacking)} such ids): expected features of every id with labels. Add "
+            "them, or pass Features(table, absent='missing')."
         )
     lines = sparse.vstack([encoder.encode(features), encoder.absent_line()], format="csr")
     return lines[np.where(at < 0, len(features), at)]
 
 
 def _positions(features: Features, ids: pa.Array) -> Codes:
-    """The line of each id in the features; negative where there is none."""
+    """The line of each id in the features; negative if it is not there."""
     try:
         return Vocabulary(features.ids, "id").encode(ids)
     except DtypeError as error:
         raise DtypeError(
             f"The features have ids such as {features.ids[0].as_py()!r}, but the data has ids such as "
-            f"{ids[0].as_py()!r}: an id must keep its type. Convert the ids of one of them."
+            f"{ids[0].as_py()!r}: expected ids of the same type. Convert one of them."
         ) from error
 
 
 def _copied(column: pa.Array) -> pa.Array:
-    """A column that no longer shares memory with the table it was read from."""
+    """A copy of a column that shares no memory with the table it was read from."""
     return column.take(pa.array(np.arange(len(column))))
 
 
@@ -457,39 +468,42 @@ def _is_pair(table: Any) -> bool:
     if not isinstance(table, tuple):
         return False
     if len(table) != 2 or not (sparse.issparse(table[1]) or (isinstance(table[1], np.ndarray) and table[1].ndim == 2)):
-        raise InputError("Got a tuple that is no pair (ids, matrix): expected a sparse or NumPy matrix as its second.")
+        raise InputError(
+            "Got a tuple that is not a pair (ids, matrix): expected a SciPy sparse matrix or a two-dimensional NumPy "
+            "array as its second element."
+        )
     return True
 
 
 def _finite_matrix(matrix: Any, ids: pa.Array) -> sparse.csr_array:
     if matrix.dtype.kind not in "biuf":
         raise InputError(f"The matrix of features has dtype {matrix.dtype}: expected numbers. Convert it.")
-    found = sparse.csr_array(matrix, dtype=np.float64, copy=True)
-    found.sum_duplicates()
-    bad = np.flatnonzero(~np.isfinite(found.data))
+    csr = sparse.csr_array(matrix, dtype=np.float64, copy=True)
+    csr.sum_duplicates()
+    bad = np.flatnonzero(~np.isfinite(csr.data))
     if len(bad):
-        line = int(np.searchsorted(found.indptr, bad[0], side="right")) - 1
+        line = int(np.searchsorted(csr.indptr, bad[0], side="right")) - 1
         raise InputError(
-            f"The matrix of features has the value {found.data[bad[0]]} in column {found.indices[bad[0]]} for the id "
+            f"The matrix of features has the value {csr.data[bad[0]]} in column {csr.indices[bad[0]]} for the id "
             f"{ids[line].as_py()!r}: expected finite numbers. Drop or fill it first."
         )
-    return found
+    return csr
 
 
 def _refuse_missing(columns: Mapping[str, pa.Array]) -> None:
-    """Nothing can be learnt from a column without a value."""
+    """Raise if a column has only missing values: it has nothing to learn from."""
     for name, column in columns.items():
         if column.null_count == len(column):
-            raise InputError(f"Column {name!r} has no value, all are missing: expected at least one. Drop the column.")
+            raise InputError(f"Column {name!r} has only missing values: expected at least one value. Drop the column.")
 
 
 def _read(values: Mapping[str, Any], ids: pa.Array | None) -> dict[str, pa.Array]:
-    """Read the columns of a table, of numbers that are finite."""
+    """Read the columns of a table, and check that numbers are finite and below `LARGEST`."""
     columns = {name: read_feature(column, f"column {name!r}") for name, column in values.items()}
     for name, column in columns.items():
         if ids is not None and len(column) != len(ids):
             raise InputError(
-                f"Column {name!r} has {len(column)} values, but there are {len(ids)} ids: expected one each."
+                f"Column {name!r} has {len(column)} values, but there are {len(ids)} ids: expected one per id."
             )
         _kind(column.type, name)
         line, entries = _entries(column)
@@ -509,24 +523,24 @@ NUMERIC = ("numbers", "dates", "durations")
 
 
 def _kind(kind: pa.DataType, name: str) -> str:
-    """What a column of a type that `read_feature` gives holds, in words; ints and floats are both numbers."""
+    """Describe the values of a column of a type that `read_feature` returns; integers and floats are both numbers."""
     if pa.types.is_null(kind):
         return "nothing"
-    one = _category_kind(kind)
-    if one is not None:
-        return one if one in ("text", "booleans") else "numbers"
+    plain = _category_kind(kind)
+    if plain is not None:
+        return plain if plain in ("text", "booleans") else "numbers"
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return "dates"
     if pa.types.is_duration(kind):
         return "durations"
     if pa.types.is_dictionary(kind):
-        one = _category_kind(kind.value_type)
-        if one is not None:
-            return one if one in ("text", "booleans") else f"categories that are {one}"
+        category = _category_kind(kind.value_type)
+        if category is not None:
+            return category if category in ("text", "booleans") else f"categories that are {category}"
     if pa.types.is_large_list(kind):
-        one = _category_kind(kind.value_type)
-        if one is not None or pa.types.is_null(kind.value_type):
-            return "lists" if one is None else f"lists of {one}"
+        item = _category_kind(kind.value_type)
+        if item is not None or pa.types.is_null(kind.value_type):
+            return "lists" if item is None else f"lists of {item}"
     raise InputError(
         f"Column {name!r} holds values of type {kind}: expected numbers, dates, durations, text, booleans, or "
         "categories or lists of text, numbers or booleans. Convert or drop it."
@@ -544,7 +558,7 @@ def _category_kind(kind: pa.DataType) -> str | None:
 
 
 def _entries(column: pa.Array) -> tuple[Codes, pa.Array]:
-    """The values of a column that are not missing, or the items of its lists, with the line of each."""
+    """The line and the value of each entry of a column that is not missing; items of lists are entries."""
     line = np.arange(len(column))
     values = column
     if pa.types.is_large_list(column.type):
@@ -575,19 +589,21 @@ def _transforms(transformer: Any) -> bool:
 def _transform(transformer: Any, native: Any) -> sparse.csr_array:
     who, n = f"The transformer {type(transformer).__name__}", native.shape[0]
     try:
-        found = transformer.transform(native)
+        encoded = transformer.transform(native)
     except Exception as error:
         raise _failed(transformer, error) from error
-    if not sparse.issparse(found):
-        found = np.asarray(found)
-    if found.ndim != 2 or found.shape[0] != n:
-        raise InputError(f"{who} gave the shape {found.shape}: expected two dimensions and {n} lines, as given.")
+    if not sparse.issparse(encoded):
+        encoded = np.asarray(encoded)
+    if encoded.ndim != 2 or encoded.shape[0] != n:
+        raise InputError(f"{who} returned the shape {encoded.shape}: expected ({n}, n_features), one line per id.")
     try:
-        matrix = sparse.csr_array(found, dtype=np.float64)
+        matrix = sparse.csr_array(encoded, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{who} gave no numbers ({error}): expected numbers. Add a step that encodes them.") from error
+        raise InputError(
+            f"{who} returned values that are not numbers ({error}): expected numbers. Add a step that encodes them."
+        ) from error
     if not np.isfinite(matrix.data).all():
-        raise InputError(f"{who} gave NaN or infinite values: expected finite ones. Add an imputer to it.")
+        raise InputError(f"{who} returned NaN or infinite values: expected finite numbers. Add an imputer to it.")
     return matrix
 
 
@@ -599,7 +615,7 @@ def _transformed_names(transformer: Any, width: int) -> list[str]:
     try:
         names = [str(name) for name in transformer.get_feature_names_out()]
     except (AttributeError, ValueError):
-        # A pipeline has the method, and finds out when called that a step of it has not.
+        # A pipeline always has this method, but it raises if a step lacks it.
         names = []
     return names if len(names) == width else [str(i) for i in range(width)]
 
@@ -609,9 +625,10 @@ def _origin(transformer: Any, table: bool) -> str:
 
 
 def seen_sets(owner: Codes, other: Codes, n_owners: int, n_others: int, *, both_ways: bool = False) -> sparse.csr_array:
-    """The set of others each owner was seen with, x_ej = 1 / sqrt(n_e) for the n_e of them (n_owners, n_others).
+    """Implicit feedback (Koren 2008): the others each owner was seen with, as a matrix (n_owners, n_others).
 
-    The implicit feedback of Koren 2008. With `both_ways`, pairs of nodes of one kind, in either order.
+    x_ej = 1 / sqrt(n_e) for each of the n_e others of owner e, otherwise 0. With `both_ways`, owners and others are one
+    set of nodes, and each pair counts in both orders.
     """
     pair = owner.astype(np.int64) * n_others + other
     if both_ways:

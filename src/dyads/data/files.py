@@ -1,4 +1,4 @@
-"""Tables in files: CSV, TSV, Parquet, Arrow, or standard input and output ("-"), whole or in batches."""
+"""Tables in files (CSV, TSV, Parquet, Arrow) or on standard input and output ("-"), read whole or in batches."""
 
 import os
 import sys
@@ -19,7 +19,7 @@ from dyads.errors import InputError
 Types = Mapping[str, pa.DataType | None]
 
 STANDARD = "-"
-"""The name of standard input and output."""
+"""The path that stands for standard input or output."""
 
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 
@@ -32,47 +32,47 @@ FORMATS = {
     ".arrow": "arrow",
     ".feather": "arrow",
 }
-"""The format of a file by how its name ends; ".gz" after it is unpacked, of CSV and TSV."""
+"""The format of a file by its suffix. CSV and TSV files may be compressed, with ".gz" after the suffix."""
 
 INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
-"""Text that is an integer and nothing else: "007" is not, nor "+7"; of 18 digits at most, which 64 bits hold."""
+"""Canonical integers: "007" and "+7" are text. At most 18 digits, which fit in 64 bits."""
 
 ANY_INTEGER = INTEGER.replace("{0,17}", "*")
-"""The same, of any length."""
+"""Canonical integers of any length."""
 
 
 def format_of(path: str) -> str:
-    """The format of a file; standard input and output are CSV."""
+    """The format of a file, by its suffix; standard input and output are CSV."""
     if path == STANDARD:
         return "csv"
     suffixes = [suffix.lower() for suffix in Path(path).suffixes]
     packed = suffixes[-1:] == [".gz"]
-    found = FORMATS.get(suffixes[-2] if packed and len(suffixes) > 1 else (suffixes or [""])[-1])
-    if found is None or (packed and found not in DELIMITERS):
+    name = FORMATS.get(suffixes[-2] if packed and len(suffixes) > 1 else (suffixes or [""])[-1])
+    if name is None or (packed and name not in DELIMITERS):
         raise InputError(
-            f"The name {Path(path).name} tells no format: expected one that ends in {', '.join(FORMATS)}, or - for CSV."
+            f"The format of {Path(path).name} is unknown: expected a suffix {', '.join(FORMATS)}, or - for CSV."
         )
-    return found
+    return name
 
 
 def read_table(path: str, types: Callable[[list[str]], Types] = lambda names: {}) -> pa.Table:
     """Read a whole file.
 
-    `types` is asked, with the names of all columns, for those whose type is known, such as ids: None is that of
-    integers where all values of the column are plainly integers, and of text else. Types of Parquet and Arrow are their
-    own.
+    `types` maps the names of all columns to the types of some of them, such as ids. A type of None means integers if
+    all values of the column are canonical integers (see `INTEGER`), otherwise text. Types apply to CSV and TSV only:
+    Parquet and Arrow files have their own.
     """
     with _reading(path):
         if format_of(path) in DELIMITERS:
             source = sys.stdin.buffer.read() if path == STANDARD else None
             first = csv.open_csv(path if source is None else BytesIO(source), parse_options=_parsing(path))
-            wanted = types(_checked(path, first.schema.names))
+            asked = types(_checked(path, first.schema.names))
             table = csv.read_csv(
                 path if source is None else BytesIO(source),
                 parse_options=_parsing(path),
-                convert_options=_converting(wanted),
+                convert_options=_converting(asked),
             )
-            table = _with(table, wanted)
+            table = _with(table, asked)
         else:
             batches = _stored(path)
             _checked(path, batches.schema.names)
@@ -83,7 +83,7 @@ def read_table(path: str, types: Callable[[list[str]], Types] = lambda names: {}
 
 
 def read_batches(path: str, types: Types, columns: Sequence[str]) -> "Batches":
-    """Read `columns` of a file in batches, of which one at a time is in memory; `types` as of `read_table`."""
+    """Read `columns` of a file in batches, one at a time in memory; `types` : the types of some columns, or None."""
     with _reading(path):
         if format_of(path) not in DELIMITERS:
             check_columns(path, _stored(path).schema.names, columns)
@@ -100,14 +100,14 @@ def read_batches(path: str, types: Types, columns: Sequence[str]) -> "Batches":
 
 
 def check_columns(path: str, there: Sequence[str], wanted: Iterable[str]) -> None:
-    """Raise if a table lacks a column."""
+    """Raise if a file, with the columns `there`, lacks one of the columns `wanted`."""
     missing = [name for name in wanted if name not in there]
     if missing:
         raise InputError(f"{_named(path)} has no column {missing[0]!r}: expected one of its columns {list(there)}.")
 
 
 def _checked(path: str, names: Sequence[str]) -> list[str]:
-    # Columns without a name, such as those after a last comma, are nobody's.
+    # Columns without a name, such as those after a trailing comma, are ignored.
     repeated = sorted({name for name in names if name and list(names).count(name) > 1})
     if repeated:
         raise InputError(f"{_named(path)} has the column {repeated[0]!r} more than once: expected distinct names.")
@@ -115,7 +115,7 @@ def _checked(path: str, names: Sequence[str]) -> list[str]:
 
 
 class Batches:
-    """The batches of a file, in which columns have the types asked for."""
+    """Iterates over the batches of a file, as tables whose columns have the requested types."""
 
     def __init__(self, path: str, source: Any, types: Types) -> None:
         self._path, self._source, self._types = path, source, types
@@ -130,9 +130,9 @@ class Batches:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Any]:
-    """A binary file to write, which takes the place of `path` when all is written.
+    """Open a binary file for writing that replaces `path` atomically on exit.
 
-    Whatever interrupts it, nothing half-written stays, and an older file of that name is kept.
+    If writing is interrupted, the partial file is removed and an existing file at `path` is left unchanged.
     """
     target = Path(path).resolve()
     partial = target.with_name(f".{uuid.uuid4().hex}.part")
@@ -149,7 +149,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Any]:
 
 @contextmanager
 def open_writer(path: str, names: Sequence[str]) -> Iterator[Any]:
-    """A function that writes tables to a file, one after the other, which appears when all are written."""
+    """Yield a function that appends a table to a file; the file replaces `path` once all tables are written."""
     kind = format_of(path)
     if path == STANDARD:
         with _writer(kind, sys.stdout.buffer, names) as write:
@@ -185,7 +185,7 @@ def _open(kind: str, file: Any, schema: pa.Schema) -> Any:
 
 
 def _stored(path: str, columns: Sequence[str] | None = None) -> Any:
-    """The batches of a Parquet or Arrow file, with a schema; of Parquet only `columns`, if given, are read."""
+    """A reader of the batches of a Parquet or Arrow file. From Parquet it reads `columns` alone, if given."""
     if format_of(path) == "parquet":
         file = pq.ParquetFile(path)
         schema = (
@@ -201,7 +201,7 @@ def _parsing(path: str) -> Any:
 
 
 def _converting(types: Types, columns: Sequence[str] | None = None) -> Any:
-    # Only what is empty is missing: NA is a country, and null somebody's name.
+    # Only empty cells are missing: "NA" (Namibia) and "null" (a surname) are valid values.
     return csv.ConvertOptions(
         column_types=dict.fromkeys(types, pa.string()),
         include_columns=columns,
@@ -211,7 +211,7 @@ def _converting(types: Types, columns: Sequence[str] | None = None) -> Any:
 
 
 def _with(table: pa.Table, types: Types) -> pa.Table:
-    """The table, some of whose columns were read as text, with these in their types."""
+    """Cast columns that were read as text to their types."""
     for place, name in enumerate(table.column_names):
         if name in types:
             table = table.set_column(place, name, _as_type(table[name], types[name], name))
@@ -219,11 +219,11 @@ def _with(table: pa.Table, types: Types) -> pa.Table:
 
 
 def as_ids(texts: Sequence[str], kind: pa.DataType, name: str) -> pa.Array:
-    """Ids as a person types them, in the type that a model's ids have."""
+    """Cast ids that were typed as text to the type of the model's ids."""
     try:
         return _as_type(pa.array(texts, pa.string()), kind, name)
     except UnicodeEncodeError as error:
-        raise InputError(f"{list(texts)} are no text ({error}): expected ids of column {name!r}.") from error
+        raise InputError(f"{list(texts)} are not valid text ({error}): expected ids of column {name!r}.") from error
 
 
 def _as_type(column: Any, kind: pa.DataType | None, name: str) -> Any:
@@ -235,34 +235,34 @@ def _as_type(column: Any, kind: pa.DataType | None, name: str) -> Any:
     if pa.types.is_integer(kind):
         wrong = pc.fill_null(pc.invert(pc.match_substring_regex(column, ANY_INTEGER)), False)
         if pc.any(wrong).as_py():
-            strange = column.filter(wrong)[0].as_py()
+            example = column.filter(wrong)[0].as_py()
             raise InputError(
-                f"Column {name!r} holds {strange!r}, but the model was fitted on integers there: expected such ids, or "
-                "a model fitted on text. Write ids as they were written for the fit."
+                f"Column {name!r} holds {example!r}, but the model was fitted on integers: expected integers without "
+                "leading zeros. Write ids as in the training data, or fit a model on text ids."
             )
     try:
         return column.cast(kind)
     except pa.ArrowInvalid as error:
         raise InputError(
-            f"Column {name!r} cannot be read as {kind}, which it was for the model ({error}): write it as for the fit."
+            f"Column {name!r} cannot be read as {kind} ({error}): expected the type that it had in the fit. Convert it."
         ) from error
 
 
 @contextmanager
 def _reading(path: str) -> Iterator[None]:
-    """Errors of files in one sentence."""
+    """Turn errors of file systems and parsers into one-sentence `InputError`s."""
     try:
         yield
     except FileNotFoundError:
-        raise InputError(f"There is no file {path}: expected a table. Check the name.") from None
+        raise InputError(f"There is no file {path}: expected a table. Check the path.") from None
     except IsADirectoryError:
-        raise InputError(f"{path} is a folder: expected a table. Name the file in it.") from None
+        raise InputError(f"{path} is a folder: expected a file. Name a file in it.") from None
     except (pa.ArrowException, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
         if "Empty CSV" in reason or "Cannot read empty" in reason:
             raise InputError(f"{_named(path)} is empty: expected a header and lines of data.") from error
         raise InputError(
-            f"{_named(path)} cannot be read as {format_of(path)} ({reason}). Mend or convert it."
+            f"{_named(path)} cannot be read as {format_of(path)} ({reason}). Repair or convert the file."
         ) from error
 
 

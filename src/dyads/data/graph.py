@@ -1,4 +1,4 @@
-"""Graphs -> labelled pairs, with all non-links or a weighted sample of them."""
+"""From graphs to labelled pairs, with all non-links or a weighted sample of them."""
 
 import numbers
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from dyads.errors import DtypeError, InputError, unknown_name
 Array = np.ndarray[Any, Any]
 
 MOST_PAIRS = 50_000_000
-"""More pairs than this are not enumerated."""
+"""Largest number of pairs to enumerate: a higher limit admits larger graphs, but takes more memory."""
 
 
 class Pairs(NamedTuple):
@@ -21,9 +21,9 @@ class Pairs(NamedTuple):
 
     Attributes
     ----------
-    X : dict of the columns source and target
-    y : (n,) labels: 1 for a link and 0 for none, or the entries of a matrix
-    weight : (n,) one, or what a sampled non-link stands for
+    X : dict of two (n,) columns of node ids, "source" and "target"
+    y : (n,) labels: 1 for a link and 0 for a non-link, or the entries of a dense matrix
+    weight : (n,) 1, or for a sampled non-link the number of non-links it represents
     """
 
     X: dict[str, Array]
@@ -39,24 +39,25 @@ def pairs_from_graph(
     Parameters
     ----------
     G : networkx graph, SciPy sparse matrix, square NumPy array, or table of two id columns (an edge list)
-        The entries of a dense array are labels, NaN where unknown; all its known cells are pairs. Of the others every
-        pair of nodes that is no link is a non-link. An array of two columns is an edge list, unless it is 2 x 2.
+        The entries of a square NumPy array are labels, NaN if unknown; all its known cells are pairs. In the other
+        graphs, every pair of nodes that is not a link is a non-link. An array of two columns is an edge list, unless it
+        is 2 x 2.
     directed : whether (i, j) and (j, i) are different pairs
-        An undirected networkx graph then has both; where False, a link in either direction is a link.
+        If True, each edge of an undirected networkx graph gives both. If False, an edge in either direction is a link.
     negatives : "all" non-links, or a random "sample" of them for graphs too large to enumerate
-        Each sampled non-link gets the weight (non-links) / (sampled ones), so that the sample stands for all of them
-        and probabilities stay calibrated.
+        Each sampled non-link has the weight n_non_links / n_sampled, so that the sample represents all non-links and
+        probabilities stay calibrated.
     rate : sampled non-links per link
     random_state : seed of the sample
     """
     if negatives not in ("all", "sample"):
         raise unknown_name("negatives", negatives, ("all", "sample"))
     if not isinstance(rate, numbers.Real) or not 0 < rate < np.inf:
-        raise InputError(f"rate={rate!r} is not possible: expected a positive number of non-links per link.")
+        raise InputError(f"Got rate={rate!r}: expected a positive, finite number of non-links per link.")
     if isinstance(G, np.ndarray) and G.ndim == 2 and (G.shape[1] != 2 or G.shape == (2, 2)):
         if negatives != "all":
             raise InputError(
-                "A dense matrix says of every cell what it is: negatives='sample' is for the other graphs."
+                "Got a dense matrix with negatives='sample': expected negatives='all', since its cells hold all labels."
             )
         return _of_cells(G, directed)
     nodes, source, target = _edges(G)
@@ -69,18 +70,20 @@ def pairs_from_graph(
     links = np.unique(source * n + target)
     n_pairs = (n * n if directed else n * (n + 1) // 2) - (0 if loops else n)
     if negatives == "sample":
-        wanted = min(max(1, round(rate * len(links))), n_pairs - len(links))
-        if n_pairs <= MOST_PAIRS and 2 * wanted > n_pairs - len(links):
+        n_sampled = min(max(1, round(rate * len(links))), n_pairs - len(links))
+        if n_pairs <= MOST_PAIRS and 2 * n_sampled > n_pairs - len(links):
             rng = np.random.default_rng(random_state)
-            others = rng.choice(_non_links(links, n, directed, loops), wanted, replace=False)
+            others = rng.choice(_non_links(links, n, directed, loops), n_sampled, replace=False)
         else:
-            others = _sample(links, n, directed, loops, wanted, random_state)
+            others = _sample(links, n, directed, loops, n_sampled, random_state)
     elif n_pairs > MOST_PAIRS:
-        raise InputError(f"The graph has {n_pairs:,} pairs: too many to enumerate. Use negatives='sample'.")
+        raise InputError(f"The graph has {n_pairs:,} pairs: expected at most {MOST_PAIRS:,}. Use negatives='sample'.")
     else:
         others = _non_links(links, n, directed, loops)
     if not len(links) or not len(others):
-        raise InputError(f"The graph has {len(links)} links and {len(others)} other pairs: expected some of both.")
+        raise InputError(
+            f"The graph has {len(links)} links and {len(others)} other pairs: expected at least one of each."
+        )
     row, col = np.divmod(np.concatenate([links, others]), n)
     weight = np.ones(len(row))
     weight[len(links) :] = (n_pairs - len(links)) / len(others)
@@ -91,13 +94,13 @@ def pairs_from_graph(
 def _of_cells(matrix: Array, directed: bool) -> Pairs:
     if matrix.shape[0] != matrix.shape[1]:
         raise InputError(
-            f"The matrix has shape {matrix.shape}: expected a square one, a row and a column for each node."
+            f"The matrix has shape {matrix.shape}: expected a square matrix, with one row and one column per node."
         )
     try:
         known = ~np.isnan(matrix.astype(np.float64))
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"The matrix holds no numbers ({error}): expected labels as numbers, NaN for missing."
+            f"The matrix holds values that are not numbers ({error}): expected numbers as labels, and NaN if unknown."
         ) from error
     if not directed:
         clash = known & known.T & (matrix != matrix.T)
@@ -114,13 +117,13 @@ def _of_cells(matrix: Array, directed: bool) -> Pairs:
 
 
 def _edges(G: Any) -> tuple[Array, Array, Array]:
-    """The nodes (n,), and the codes of the source and target of each edge."""
+    """The nodes (n,), and the codes of the source and the target of each edge (n_edges,)."""
     if hasattr(G, "tocoo"):
         matrix = G.tocoo()
         if matrix.shape[0] != matrix.shape[1]:
-            raise InputError(f"The matrix has shape {matrix.shape}: expected a square one.")
+            raise InputError(f"The matrix has shape {matrix.shape}: expected a square matrix.")
         if np.isnan(matrix.data.astype(np.float64)).any():
-            raise InputError("The sparse matrix holds NaN: expected links only. Give missing cells in a dense matrix.")
+            raise InputError("The sparse matrix holds NaN: expected links only. Use a dense matrix for unknown cells.")
         links = matrix.data != 0
         source, target = (np.asarray(index, dtype=np.int64)[links] for index in matrix.coords)
         return np.arange(matrix.shape[0]), source, target
@@ -132,7 +135,7 @@ def _edges(G: Any) -> tuple[Array, Array, Array]:
         if len(values) != 2:
             raise InputError(
                 f"The edge list has the columns {list(values)}: expected two, the source and "
-                "the target. Give an adjacency matrix as a NumPy array."
+                "the target. Pass an adjacency matrix as a NumPy array."
             )
         edges = list(values.values())
         column = None
@@ -140,8 +143,8 @@ def _edges(G: Any) -> tuple[Array, Array, Array]:
     if column is None:
         if ends[0].type != ends[1].type and all(map(len, ends)):
             raise DtypeError(
-                f"The columns of the edge list hold {ends[0].type} and {ends[1].type}: expected nodes of one kind. "
-                "Convert one of them."
+                f"The columns of the edge list hold {ends[0].type} and {ends[1].type}: expected nodes of the same "
+                "type. Convert one of them."
             )
         column = pa.concat_arrays(ends)
     nodes, _ = Vocabulary.of(column, "node")
@@ -156,19 +159,19 @@ def _non_links(links: Array, n: int, directed: bool, loops: bool) -> Array:
     return np.setdiff1d(every[fits], links, assume_unique=True)
 
 
-def _sample(links: Array, n: int, directed: bool, loops: bool, wanted: int, random_state: int | None) -> Array:
-    """Draw pairs that are no links, without repetition."""
+def _sample(links: Array, n: int, directed: bool, loops: bool, n_sampled: int, random_state: int | None) -> Array:
+    """Sample distinct non-links by rejection."""
     rng = np.random.default_rng(random_state)
-    found = np.empty(0, dtype=np.int64)
-    while len(found) < wanted:
-        row, col = rng.integers(0, n, (2, 2 * (wanted - len(found)) + 16))
+    sample = np.empty(0, dtype=np.int64)
+    while len(sample) < n_sampled:
+        row, col = rng.integers(0, n, (2, 2 * (n_sampled - len(sample)) + 16))
         if not directed:
             row, col = np.minimum(row, col), np.maximum(row, col)
-            # A pair of two nodes is drawn in both orders, a self-link in one: let half of the others go.
+            # Pairs of two nodes are drawn in both orders, self-links in one: reject half of the pairs of two nodes.
             keep = (row == col) | (rng.random(len(row)) < 0.5)
             row, col = row[keep], col[keep]
         drawn = row * n + col
         drawn = drawn[(row != col) | loops]
         drawn = drawn[~np.isin(drawn, links)]
-        found = np.unique(np.concatenate([found, drawn]))
-    return rng.permutation(found)[:wanted]
+        sample = np.unique(np.concatenate([sample, drawn]))
+    return rng.permutation(sample)[:n_sampled]

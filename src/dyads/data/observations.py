@@ -1,4 +1,4 @@
-"""From tables to labelled dyads: which columns are ids, what the labels are, what each dyad weighs, which features."""
+"""From tables to labelled dyads: reads ids, labels, weights and features."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ from dyads.errors import InputError
 
 
 class SideTables(NamedTuple):
-    """Where the side-information of entities comes from.
+    """The sources of side-information about entities.
 
     Attributes
     ----------
     row, col : features of rows (or nodes) and of columns, or None
-    implicit : whether the set of those an entity was seen with is one of its features
-    seen : further pairs for these sets, a table of row and column ids without labels, or None
+    implicit : whether the entities that an entity was seen with are features of it (implicit feedback)
+    seen : table of further pairs (row id, column id) without labels for the implicit feedback, or None
     """
 
     row: Features | None = None
@@ -33,7 +33,7 @@ class SideTables(NamedTuple):
 
 
 class Encoders(NamedTuple):
-    """What makes the features of rows, columns and dyads from tables, each None where there are none."""
+    """The encoders of the features of rows, columns and dyads; each is None if there are no such features."""
 
     row: Encoder | None = None
     col: Encoder | None = None
@@ -45,17 +45,17 @@ NO_ENCODERS = Encoders()
 
 @dataclass(frozen=True)
 class Observations:
-    """Labelled dyads with what their codes stand for.
+    """Labelled dyads with the vocabularies and encoders of their codes and features.
 
     Attributes
     ----------
-    dyads : the codes, and the features
-    classes : (n_labels,) labels, sorted
-    rows, cols : ids, first those with labels, then those only features or unlabelled pairs tell of; the same ones with
-        one id set
-    relations : the relations, or None when there is one
-    columns : the names of the table's columns, in its order
-    encoders : what made the features
+    dyads : the codes and the encoded features
+    classes : (n_labels,) sorted labels
+    rows, cols : vocabularies of ids: first those with labels, then those that occur only in features or unlabelled
+        pairs; with one id set, both hold the same ids
+    relations : vocabulary of relations, or None if there is one relation
+    columns : names of the columns of the table, in order
+    encoders : encoders of the features
     """
 
     dyads: Dyads
@@ -79,19 +79,19 @@ def read_observations(
 ) -> Observations:
     """Read labelled dyads.
 
-    `wanted` names the columns of the row ids, the column ids and, where there are several, the relations; None takes
-    the next column in order. Further columns are features of dyads. With `one_set` rows and columns are nodes of one
-    kind. `classes` are all labels there may be, by default those in y.
+    `wanted` : the names of the columns of row ids, column ids and, if there are several, relations; None means the next
+    column in order. Further columns are features of dyads. With `one_set`, rows and columns are one set of nodes.
+    `classes` : all possible labels, by default those in y.
     """
     side = side or SideTables()
     values = named_values(X)
     names = _id_columns(list(values), wanted, len(next(iter(values.values()), X)))
-    ids, further, found, label, weight = _read_lines(values, names, y, sample_weight, 2 if classes is None else 1)
+    ids, further, distinct, label, weight = _read_lines(values, names, y, sample_weight, 2 if classes is None else 1)
     if classes is None:
-        classes = found
+        classes = distinct
     else:
         classes, _ = encode_labels(classes)
-        label = codes_of(found, classes)[label]
+        label = codes_of(distinct, classes)[label]
     if one_set:
         rows, row_codes, cols, col_codes = _one_vocabulary(ids[0], ids[1], names)
     else:
@@ -113,12 +113,12 @@ def read_observations(
 def _read_lines(
     values: dict[str, Any], names: Sequence[str], y: Any, sample_weight: Any, n_classes: int
 ) -> tuple[list[pa.Array], dict[str, pa.Array], np.ndarray[Any, Any], Codes, npt.NDArray[np.float64] | None]:
-    """The ids, features, labels (distinct ones and codes) and weights of dyads, without those of weight zero.
+    """The ids, features, distinct labels, label codes and weights of the dyads; dyads of weight zero are dropped.
 
-    `names` are the columns of ids, the others are features; there must be `n_classes` distinct labels or more.
+    `names` : the columns of ids; the other columns are features. `n_classes` : the least number of distinct labels.
     """
     ids, further = [_read_ids(values, name) for name in names], _further_columns(values, names)
-    found, label = encode_labels(y, at_least=n_classes)
+    distinct, label = encode_labels(y, at_least=n_classes)
     _refuse_labels(further, y)
     weight = read_weight(sample_weight)
     n = len(ids[0])
@@ -127,25 +127,24 @@ def _read_lines(
     lengths |= {"labels": len(label), "weights": n if weight is None else len(weight)}
     for what, length in lengths.items():
         if length != n:
-            raise InputError(f"Got {n} dyads but {length} {what}: expected one for each dyad.")
+            raise InputError(f"Got {n} dyads but {length} {what}: expected one per dyad.")
     if weight is not None and not weight.all():
-        # A dyad of weight zero is no dyad: its ids and its label may be unknown to the model.
-        seen = weight > 0
-        ids, weight = [column.filter(pa.array(seen)) for column in ids], weight[seen]
-        further = {name: column.filter(pa.array(seen)) for name, column in further.items()}
-        found, label = encode_labels(found[label[seen]], at_least=n_classes)
-    return ids, further, found, label, weight
+        # A dyad of weight zero does not count: its ids and its label stay unknown to the model.
+        positive = weight > 0
+        ids, weight = [column.filter(pa.array(positive)) for column in ids], weight[positive]
+        further = {name: column.filter(pa.array(positive)) for name, column in further.items()}
+        distinct, label = encode_labels(distinct[label[positive]], at_least=n_classes)
+    return ids, further, distinct, label, weight
 
 
 def read_dyads(
     X: Any, vocabularies: Sequence[Vocabulary], columns: Sequence[str], encoder: Encoder | None = None
 ) -> tuple[list[Codes], Any]:
-    """Look up dyads in the vocabularies of a model (rows, columns and, if any, relations); unknown ids are negative.
+    """Encode dyads by the vocabularies of a model (rows, columns and, if any, relations); unknown ids are negative.
 
-    Columns are found by the names they had when the model was fitted, and by their place among `columns`, the names of
-    the table then, only where one of the two tables has no names. Further columns of a table with names are ignored, so
-    that a table of recommendations is a table of dyads. Returns the codes, and the features of the dyads, a sparse
-    matrix, where the model has an `encoder` for such.
+    Columns are matched with `columns`, those of the table of the fit: by name if both tables have names, otherwise by
+    position. Further columns of a table with names are ignored, so that a table of recommendations can be read as
+    dyads. Returns the codes and, if there is an `encoder`, the sparse matrix of features of the dyads, otherwise None.
     """
     values = _columns_of_fit(X, columns)
     names = [vocabulary.name for vocabulary in vocabularies]
@@ -153,12 +152,12 @@ def read_dyads(
     further = _further_columns(values, names)
     lengths = [len(column) for column in (*codes, *further.values())]
     if len(set(lengths)) > 1:
-        raise InputError(f"The columns have the lengths {lengths}: expected the same.")
+        raise InputError(f"The columns have the lengths {lengths}: expected equal lengths.")
     return codes, None if encoder is None else encoder.encode_columns(further)
 
 
 def read_ids(X: Any, names: Sequence[str], columns: Sequence[str]) -> list[pa.Array]:
-    """The ids of dyads, in columns found as `read_dyads` finds them; `names` are those of the fit."""
+    """The ids of dyads, from columns matched as in `read_dyads`; `names` : their names in the fit."""
     values = _columns_of_fit(X, columns)
     return [_read_ids(values, name) for name in names]
 
@@ -171,13 +170,13 @@ def _columns_of_fit(X: Any, columns: Sequence[str]) -> dict[str, Any]:
 
 
 def _named_as(values: dict[str, Any], columns: Sequence[str]) -> dict[str, Any]:
-    """The columns by the names of `columns`, the table of the fit."""
+    """The columns under the names `columns` that they had in the fit."""
     if set(columns) == set(values):
         return values
     if len(values) != len(columns):
         raise InputError(
             f"X has {len(values)} features, but dyads is expecting {len(columns)} features as input: the columns "
-            f"{list(columns)}, ids first, as in the table of the fit; got {list(values)}."
+            f"{list(columns)} of the table of the fit; got {list(values)}."
         )
     if not (_unnamed(list(values)) or _unnamed(columns)):
         raise InputError(
@@ -196,17 +195,17 @@ def _read_side(
     one_set: bool,
     columns: Sequence[str],
 ) -> tuple[Vocabulary, Vocabulary, Side, Encoders]:
-    """Grow the vocabularies by the ids of `tables`, and line up the features with them."""
+    """Add the ids of `tables` to the vocabularies, and encode the features in their order."""
     if one_set and tables.col is not None:
         raise InputError(
-            "col_features were given, but rows and columns are nodes of one kind: expected features of nodes in "
-            "row_features alone."
+            "Got features of columns (SideInformation(col=...)), but rows and columns are one set of nodes: expected "
+            "features of nodes as SideInformation(row=...) alone."
         )
     n_rows, n_cols = len(rows), len(cols)
     if tables.row is not None:
-        rows = rows.with_ids(tables.row.ids, "row_features")
+        rows = rows.with_ids(tables.row.ids, "the features of rows, SideInformation(row=...),")
     if tables.col is not None:
-        cols = cols.with_ids(tables.col.ids, "col_features")
+        cols = cols.with_ids(tables.col.ids, "the features of columns, SideInformation(col=...),")
     if tables.implicit and tables.seen is not None:
         pairs = read_pairs(tables.seen, (rows.name, cols.name), columns)
         rows, cols = rows.with_ids(pairs[0], "seen"), cols.with_ids(pairs[1], "seen")
@@ -215,7 +214,9 @@ def _read_side(
         row = np.concatenate([row, rows.encode(pairs[0])])
         col = np.concatenate([col, (rows if one_set else cols).encode(pairs[1])])
     elif tables.seen is not None:
-        raise InputError("seen= was given without implicit=True: expected both. Set implicit=True, or drop seen=.")
+        raise InputError(
+            "seen= was given without implicit=True: expected both. Set SideInformation(implicit=True), or drop seen=."
+        )
     if one_set:
         cols = Vocabulary(rows.ids, cols.name)
     encoders: list[Encoder | None] = []
@@ -229,23 +230,23 @@ def _read_side(
         matrices[0].append(seen_sets(row, col, len(rows), len(cols), both_ways=one_set))
         if not one_set:
             matrices[1].append(seen_sets(col, row, len(cols), len(rows)))
-    joined = (sparse.hstack(found, format="csr") if found else None for found in matrices)
+    joined = (sparse.hstack(parts, format="csr") if parts else None for parts in matrices)
     return rows, cols, Side(*joined), Encoders(*encoders)
 
 
 def wanted_columns(id_columns: Any, n: int = 2) -> list[Any]:
-    """The names of the `n` columns of ids that a user gave, None for each that is the next in order."""
+    """Check `id_columns` and fill it up to `n` names; None stands for the next column in order."""
     names = () if id_columns is None else id_columns
     if isinstance(names, str) or not isinstance(names, Sequence) or len(names) not in (0, 2, n):
         raise InputError(
-            f"id_columns={id_columns!r}: expected {n} names of columns, such as ('user', 'item'), or None for the "
-            f"first {n} of X."
+            f"Got id_columns={id_columns!r}: expected {n} names of columns, such as ('user', 'item'), or None for the "
+            f"first {n} columns of X."
         )
     return [*names, *[None] * (n - len(names))]
 
 
 def read_id_columns(X: Any, wanted: Sequence[Any]) -> list[tuple[pa.Array, str]]:
-    """The columns of ids of a table, and their names; `wanted` as for `read_observations`."""
+    """The columns of ids of a table, and their names; `wanted` as in `read_observations`."""
     values = named_values(X)
     names = _id_columns(list(values), wanted, len(next(iter(values.values()), X)))
     return [(_read_ids(values, name), name) for name in names]
@@ -262,11 +263,11 @@ def read_more(
     *,
     one_set: bool,
 ) -> Observations:
-    """Read labelled dyads for a model that is fitted: its labels are known, and its vocabularies grow by new ids."""
+    """Read labelled dyads for a fitted model: its labels are fixed, and new ids are appended to its vocabularies."""
     values = _named_as(named_values(X), columns)
     names = [vocabulary.name for vocabulary in vocabularies]
-    ids, further, found, label, weight = _read_lines(values, names, y, sample_weight, 1)
-    label = codes_of(found, classes)[label]
+    ids, further, distinct, label, weight = _read_lines(values, names, y, sample_weight, 1)
+    label = codes_of(distinct, classes)[label]
     features = None if encoder is None else encoder.encode_columns(further)
     rows, cols = vocabularies[0].with_ids(ids[0], "X"), vocabularies[1].with_ids(ids[1], "X")
     if one_set:
@@ -276,8 +277,11 @@ def read_more(
     if len(vocabularies) > 2:
         relation = vocabularies[2].encode(ids[2])
         if (relation < 0).any():
-            strange_relation = ids[2][int(np.argmin(relation))].as_py()
-            raise InputError(f"The relation {strange_relation!r} was not in the fit: expected one that was.")
+            unknown_relation = ids[2][int(np.argmin(relation))].as_py()
+            raise InputError(
+                f"The relation {unknown_relation!r} was not seen in training: expected one of "
+                f"{vocabularies[2].ids[:10].to_pylist()}. Drop its dyads, or fit the model again."
+            )
     dyads = Dyads(
         rows.encode(ids[0]), cols.encode(ids[1]), label, weight, len(rows), len(cols), len(classes),
         relation, len(vocabularies[2]) if len(vocabularies) > 2 else 1, Side(dyad=features),
@@ -287,10 +291,10 @@ def read_more(
 
 
 def read_pairs(table: Any, names: Sequence[str], columns: Sequence[str]) -> list[pa.Array]:
-    """The ids of a table of pairs, by the names of their columns or, in a table without names, by their place.
+    """The ids of a table of pairs. Columns are matched by name or, in a table without names, by position.
 
-    `names` are those of the row ids, the column ids and perhaps the relations, `columns` the table's of the fit; of a
-    table without names that is narrower than that one, the first column holds row ids and the second column ids.
+    `names` : the columns of row ids, column ids and, optionally, relations; `columns` : those of the table of the fit.
+    A table without names has either as many columns as that of the fit, or two: row ids and column ids.
     """
     values = named_values(table)
     if _unnamed(list(values)) and len(values) == len(columns):
@@ -299,15 +303,15 @@ def read_pairs(table: Any, names: Sequence[str], columns: Sequence[str]) -> list
         values = dict(zip(names, values.values(), strict=False))
     if not set(names[:2]) <= set(values):
         raise InputError(f"The table of pairs has the columns {list(values)}: expected {list(names[:2])}. Rename them.")
-    found = [_read_ids(values, name) for name in names if name in values]
-    lengths = [len(column) for column in found]
+    ids = [_read_ids(values, name) for name in names if name in values]
+    lengths = [len(column) for column in ids]
     if len(set(lengths)) > 1:
-        raise InputError(f"The columns of pairs have the lengths {lengths}: expected the same.")
-    return found
+        raise InputError(f"The columns of pairs have the lengths {lengths}: expected equal lengths.")
+    return ids
 
 
 def check_undirected(seen: Observations) -> None:
-    """Refuse pairs given in both orders with different labels, naming one."""
+    """Raise if a pair is given in both orders with different labels."""
     row, col = seen.dyads.row.astype(np.int64), seen.dyads.col.astype(np.int64)
     low, high = np.minimum(row, col), np.maximum(row, col)
     pair, label = low * len(seen.rows) + high, seen.dyads.label
@@ -317,11 +321,11 @@ def check_undirected(seen: Observations) -> None:
     for code in range(seen.dyads.n_labels):
         clash = np.intersect1d(pair[forward & (label == code)], pair[~forward & (label != code)])
         if len(clash):
-            one, other = divmod(int(clash[0]) % len(seen.rows) ** 2, len(seen.rows))
-            first, second = seen.rows.ids[one].as_py(), seen.rows.ids[other].as_py()
+            low_code, high_code = divmod(int(clash[0]) % len(seen.rows) ** 2, len(seen.rows))
+            first, second = seen.rows.ids[low_code].as_py(), seen.rows.ids[high_code].as_py()
             raise InputError(
-                f"The pair ({first!r}, {second!r}) is given in both orders with different labels: expected undirected "
-                "pairs to have one label. Give each pair once, or use a structure for directed pairs."
+                f"The pair ({first!r}, {second!r}) is given in both orders with different labels: expected one label "
+                "per undirected pair. Give each pair once, or use a structure for directed pairs."
             )
 
 
@@ -329,14 +333,14 @@ def _one_vocabulary(row: pa.Array, col: pa.Array, names: Sequence[str]) -> tuple
     if row.type != col.type:
         raise InputError(
             f"Column {names[0]!r} holds {row.type} and column {names[1]!r} {col.type}: expected ids of one type, since "
-            "rows and columns are nodes of one kind. Convert one of them."
+            "rows and columns are one set of nodes. Convert one of them."
         )
     nodes, codes = Vocabulary.of(pa.concat_arrays([row, col]), names[0])
     return nodes, codes[: len(row)], Vocabulary(nodes.ids, names[1]), codes[len(row) :]
 
 
 def _id_columns(names: list[str], wanted: Sequence[Any], n: int) -> list[str]:
-    """Name the columns, of `n` values, that hold the row ids, the column ids and, if wanted, the relations."""
+    """The names of the columns of row ids, column ids and, for three `wanted`, relations; `n` : number of lines."""
     roles = ["the row id", "the column id", "the relation"][: len(wanted)]
     if len(names) < len(wanted):
         raise InputError(
@@ -347,22 +351,22 @@ def _id_columns(names: list[str], wanted: Sequence[Any], n: int) -> list[str]:
     for name in chosen:
         if name is not None and name not in names:
             raise InputError(
-                f"X has no column {name!r}: expected one of {names}. Set id_columns to those that hold ids."
+                f"X has no column {name!r}: expected one of {names}. Set id_columns to the columns that hold ids."
             )
     rest = [name for name in names if name not in chosen]
-    found = [name if name is not None else rest.pop(0) for name in chosen]
-    if len(set(found)) < len(found):
-        raise InputError(f"id_columns names {found[0]!r} twice: expected different columns.")
-    return found
+    id_names = [name if name is not None else rest.pop(0) for name in chosen]
+    if len(set(id_names)) < len(id_names):
+        raise InputError(f"id_columns names {id_names[0]!r} twice: expected different columns.")
+    return id_names
 
 
 def _further_columns(values: dict[str, Any], ids: Sequence[str]) -> dict[str, pa.Array]:
-    """The columns that are no ids: features of dyads."""
+    """The columns that do not hold ids: features of dyads."""
     return {name: read_feature(column, f"column {name!r}") for name, column in values.items() if name not in ids}
 
 
 def _refuse_labels(further: dict[str, pa.Array], y: Any) -> None:
-    """A table given whole, with its labels, would teach the model to read them off."""
+    """Raise if a feature of dyads equals the labels (target leakage), as when a whole table is passed as X."""
     labels = read_feature(y, "the column of labels") if further else None
     for name, column in further.items():
         if column.equals(labels):
@@ -381,11 +385,12 @@ def _read_ids(values: dict[str, Any], name: str) -> pa.Array:
 
 
 def read_weight(sample_weight: Any) -> npt.NDArray[np.float64] | None:
+    """Read and check weights (n,); None stays None."""
     if sample_weight is None:
         return None
     column = read_column(sample_weight, "sample_weight", numbers_mix=True)
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_boolean(column.type)):
-        raise InputError(f"sample_weight has type {column.type}: expected numbers.")
+        raise InputError(f"sample_weight has type {column.type}: expected numbers. Convert it.")
     weight = to_numpy(column).astype(np.float64)
     if len(weight) and weight.min() < 0:
         raise InputError(f"sample_weight has the negative value {weight.min()}: expected weights of zero or more.")

@@ -1,7 +1,7 @@
-"""Splitters of dyads with scikit-learn's interface: what is held out decides what a score says.
+"""Cross-validation splitters of dyads with scikit-learn's interface. What they hold out decides what a score measures.
 
-Each yields pairs of positions (train, test) and can be passed as ``cv=`` to scikit-learn. Rows and columns are the
-first two columns of X, or those named.
+Each yields pairs of positions (train, test) and can be passed as ``cv=`` to scikit-learn. Row ids and column ids are
+the first two columns of X, or those in `id_columns`.
 """
 
 from abc import ABC, abstractmethod
@@ -22,9 +22,10 @@ Split = tuple[Positions, Positions]
 
 @dataclass(frozen=True)
 class _Splitter(ABC):
-    """What splitters share: they read the ids, and `_splits` says which dyads are tested.
+    """Base of the splitters: it reads the ids; `_splits` chooses the dyads to train on and to test on.
 
-    `id_columns` : names of the columns of row ids and column ids, default the first two; `random_state` : seed.
+    `n_splits` : number of splits; `random_state` : seed; `id_columns` : names of the columns of row ids and column ids,
+    by default the first two.
     """
 
     n_splits: int = 5
@@ -32,16 +33,16 @@ class _Splitter(ABC):
     id_columns: Any = None
 
     def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[Split]:
-        """Yield positions of the dyads to train on and to test on."""
+        """Yield the positions of the dyads to train on and of those to test on."""
         row, col = (Vocabulary.of(*column)[1] for column in read_id_columns(X, wanted_columns(self.id_columns)))
         for number, (train, test) in enumerate(self._splits(X, row, col, np.random.default_rng(self.random_state))):
-            found = np.flatnonzero(train), np.flatnonzero(test)
-            if not (len(found[0]) and len(found[1])):
+            positions = np.flatnonzero(train), np.flatnonzero(test)
+            if not (len(positions[0]) and len(positions[1])):
                 raise InputError(
-                    f"Split {number + 1} has {len(found[0])} dyads to train on and {len(found[1])} to test on: "
-                    "expected some of both. Use fewer splits, or more data."
+                    f"Split {number + 1} has {len(positions[0])} dyads to train on and {len(positions[1])} to test on: "
+                    "expected at least one of each. Use fewer splits, or more data."
                 )
-            yield found
+            yield positions
 
     def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
         return self.n_splits
@@ -52,14 +53,14 @@ class _Splitter(ABC):
 
 
 def _folds(codes: Codes, n_splits: int, rng: np.random.Generator) -> Codes:
-    """A fold for each code, at random and of about equal numbers of codes, spread over the dyads."""
+    """The fold of each dyad: codes are assigned to folds at random, in about equal numbers."""
     n = int(codes.max(initial=-1)) + 1
     fold: Codes = rng.permutation(np.arange(n) % n_splits)[codes]
     return fold
 
 
 class RandomCells(_Splitter):
-    """Folds of dyads at random: how well does it fill in cells of rows and columns it knows?"""
+    """Random folds of dyads: tests the prediction of cells of known rows and columns."""
 
     def _splits(self, X: Any, row: Codes, col: Codes, rng: np.random.Generator) -> Iterator[tuple[Any, Any]]:
         fold = _folds(np.arange(len(row)), self.n_splits, rng)
@@ -69,7 +70,7 @@ class RandomCells(_Splitter):
 
 @dataclass(frozen=True)
 class LeaveKPerRow(_Splitter):
-    """Hold out `k` dyads of every row that has more, at random: how well does it go on with each row?"""
+    """Hold out `k` random dyads of every row with more than `k`: tests the prediction of more dyads of known rows."""
 
     k: int = 1
 
@@ -84,24 +85,27 @@ class LeaveKPerRow(_Splitter):
 
 
 class NewRows(_Splitter):
-    """Folds of rows: how well does it predict rows it has never seen?"""
+    """Folds of rows: tests the prediction of new rows (cold start), for known columns."""
 
     def _splits(self, X: Any, row: Codes, col: Codes, rng: np.random.Generator) -> Iterator[tuple[Any, Any]]:
         fold = _folds(row, self.n_splits, rng)
         for k in range(self.n_splits):
-            # Columns of these rows alone would be new as well.
+            # Leave out columns that occur in the held-out rows alone: they would be new as well.
             yield fold != k, (fold == k) & np.isin(col, col[fold != k])
 
 
 class NewColumns(_Splitter):
-    """Folds of columns: how well does it predict columns it has never seen?"""
+    """Folds of columns: tests the prediction of new columns (cold start), for known rows."""
 
     def _splits(self, X: Any, row: Codes, col: Codes, rng: np.random.Generator) -> Iterator[tuple[Any, Any]]:
         yield from NewRows._splits(self, X, col, row, rng)  # type: ignore[arg-type]
 
 
 class NewBoth(_Splitter):
-    """Folds of rows and of columns: dyads of a new row and a new column; those of one new id are in neither part."""
+    """Folds of rows and of columns: tests the prediction of dyads whose row and column are both new.
+
+    Dyads with one new id are in neither part.
+    """
 
     def _splits(self, X: Any, row: Codes, col: Codes, rng: np.random.Generator) -> Iterator[tuple[Any, Any]]:
         rows, cols = _folds(row, self.n_splits, rng), _folds(col, self.n_splits, rng)
@@ -111,9 +115,9 @@ class NewBoth(_Splitter):
 
 @dataclass(frozen=True)
 class ByTime(_Splitter):
-    """Train on what came before, test on what came next: the times are cut into n_splits + 1 parts of equal counts.
+    """Train on the past, test on the next period. Times are cut into n_splits + 1 periods of about equal counts.
 
-    `time` : (n,) when each dyad was seen, numbers or dates; dyads of one time stay together.
+    `time` : (n,) times of the dyads, numbers or dates; dyads of equal time stay together.
     """
 
     time: Any = None

@@ -1,4 +1,4 @@
-"""Pandas, polars, Arrow, NumPy, dicts and lists -> named Arrow columns. The only file that knows dataframes."""
+"""From pandas, polars, Arrow, NumPy, dicts and lists to named Arrow columns: the only module that sees dataframes."""
 
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,24 +14,24 @@ from dyads.errors import DtypeError, InputError
 
 
 def named_values(table: Any) -> dict[str, Any]:
-    """Name the columns of any table, in order; `read_column` reads one.
+    """The columns of any table by name, in order; `read_column` converts one.
 
-    A NumPy array or a list of rows has no names: its columns are called ``"0"``, ``"1"``, ...
+    A NumPy array or a list of rows has no names: its columns are named ``"0"``, ``"1"``, ...
     """
     pairs = [(str(name), values) for name, values in _pairs(table)]
     names = [name for name, _ in pairs]
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise InputError(f"The column name(s) {repeated} occur more than once: expected distinct names. Rename them.")
+        raise InputError(f"The column names {repeated} occur more than once: expected distinct names. Rename them.")
     return dict(pairs)
 
 
 def read_column(values: Any, name: str, *, numbers_mix: bool = False) -> pa.Array:
-    """Turn one sequence of values into an Arrow array of a plain type, without nulls.
+    """Convert a sequence of values to an Arrow array of a plain type, without nulls.
 
-    Types are unified so that the same ids compare equal wherever they came from: integers become int64 (uint64
-    only if they need it), floats float64, text large_string, bytes large_binary, timestamps microseconds. Values of
-    several types are refused; `numbers_mix` lets integers stand among floats, as weights and labels may.
+    Types are unified, so that equal ids from different sources compare equal: integers become int64 (uint64 only if
+    needed), floats float64, text large_string, bytes large_binary, timestamps microseconds if these are exact. Mixed
+    types are refused; `numbers_mix` allows integers and floats together, as for weights and labels.
     """
     array = _read(values, name, numbers_mix, _plain)
     if array.null_count:
@@ -49,16 +49,16 @@ def read_column(values: Any, name: str, *, numbers_mix: bool = False) -> pa.Arra
 
 
 def read_feature(values: Any, name: str) -> pa.Array:
-    """Turn one sequence of values into an Arrow array for side-information, where missing values (NaN too) are null.
+    """Convert a sequence of values to an Arrow array of features, with null for missing values (including NaN).
 
-    The types are those of `read_column`, with decimals as float64; a categorical column stays a dictionary of such
-    values, and lists of them become large_list.
+    Types are those of `read_column`, except that decimals become float64. A categorical column becomes a dictionary
+    array of such values, and a column of lists a large_list array.
     """
     return _read(values, name, True, _feature)
 
 
 def table_like(columns: Mapping[str, Any], like: Any) -> Any:
-    """A table of these columns: of pandas or polars where `like`, a frame or series, is; of Arrow otherwise."""
+    """Make a table of the library of `like`, a pandas or polars frame or series; otherwise an Arrow table."""
     table = pa.table({name: pa.array(column) for name, column in columns.items()})
     native = nw.from_native(like, pass_through=True, allow_series=True)
     if isinstance(native, nw.DataFrame | nw.Series) and not isinstance(like, pa.Table | pa.ChunkedArray):
@@ -72,23 +72,23 @@ def named_arrays(table: Any) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def lines(columns: dict[str, np.ndarray[Any, Any]], which: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
-    """Some lines of a table of NumPy arrays: positions, or a mask (n,)."""
+    """Select lines of a table of NumPy arrays; `which` : positions, or a mask (n,)."""
     return {name: column[which] for name, column in columns.items()}
 
 
 def without_column(table: Any, name: str) -> Any:
-    """A pandas or polars table without one of its columns, in its own type."""
+    """Drop a column of a pandas or polars table; returns a table of the same library."""
     frame = None if isinstance(table, pa.Table | pa.RecordBatch) else nw.from_native(table, pass_through=True)
     if not isinstance(frame, nw.DataFrame):
         raise InputError(
-            f"Got a table of type {type(table).__name__} with a transformer: expected one that scikit-learn takes. "
-            "Convert it to a pandas or polars table."
+            f"Got a table of type {type(table).__name__} with a transformer: expected a table that scikit-learn "
+            "accepts. Convert it to a pandas or polars table."
         )
     return frame.select([nw.col(column) for column in frame.columns if str(column) != name]).to_native()
 
 
 def take_lines(frame: Any, lines: np.ndarray[Any, Any]) -> Any:
-    """Some lines of a pandas or polars table, in its own type."""
+    """Select lines of a pandas or polars table; returns a table of the same library."""
     return nw.from_native(frame, eager_only=True)[lines].to_native()
 
 
@@ -99,16 +99,17 @@ def _read(values: Any, name: str, numbers_mix: bool, convert: Callable[[pa.Array
         raise
     except (pa.ArrowException, TypeError, OverflowError, UnicodeError) as error:
         raise InputError(
-            f"{_capital(name)} cannot be read as one type of value ({error}). Convert it first."
+            f"{_capital(name)} cannot be read ({error}): expected values of one type. Convert it first."
         ) from error
 
 
 def _pairs(table: Any) -> Iterable[tuple[Any, Any]]:
+    """The name and the values of each column of a table, in order."""
     # Before Mapping: scipy.sparse.dok_array is a dict.
     if type(table).__module__.startswith("scipy.sparse"):
         raise InputError(
             "Got a SciPy sparse matrix: expected a table with one line per dyad (row id, column id). "
-            "Give the coordinates, for example np.column_stack(matrix.nonzero())."
+            "Pass the coordinates, for example np.column_stack(matrix.nonzero())."
         )
     if isinstance(table, pa.Table | pa.RecordBatch):
         return list(zip(table.column_names, table.columns, strict=True))
@@ -126,7 +127,7 @@ def _pairs(table: Any) -> Iterable[tuple[Any, Any]]:
         return _of_rows(table)
     array = np.asanyarray(table)
     if array.dtype.kind == "c":
-        raise InputError("Complex data not supported: expected ids and features that are texts or real numbers.")
+        raise InputError("Complex data not supported: expected ids and features that are text or real numbers.")
     if array.dtype.names is not None:
         return [(name, array[name]) for name in array.dtype.names]
     if array.ndim != 2:
@@ -138,28 +139,31 @@ def _pairs(table: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def _of_rows(rows: Sequence[Any]) -> list[tuple[int, list[Any]]]:
-    """Columns of a list of rows; NumPy would turn ``[["62", 7]]`` into two strings."""
+    """The columns of a list of rows. (NumPy would turn ``[["62", 7]]`` into two strings.)"""
     if rows and not all(isinstance(row, Sequence | np.ndarray) and not isinstance(row, str | bytes) for row in rows):
         raise InputError(
             "Got a flat list: expected 2D array or a list of (row id, column id) pairs. Reshape your data."
         )
     widths = {len(row) for row in rows}
     if len(widths) > 1:
-        raise InputError(f"The rows of the list have different lengths {sorted(widths)}: expected the same in all.")
+        raise InputError(
+            f"The rows of the list have different lengths {sorted(widths)}: expected rows of equal length."
+        )
     return [(index, list(column)) for index, column in enumerate(zip(*rows, strict=True))]
 
 
 def _arrow(values: Any, name: str, numbers_mix: bool) -> pa.Array:
+    """Convert a series, array or sequence to an Arrow array, before its type is unified."""
     if isinstance(values, pa.ChunkedArray):
         return values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
-    # A pandas Categorical is no series, and NumPy would make it its values.
+    # A pandas Categorical is not a series, and NumPy would drop its categories.
     if isinstance(values, pa.Array | np.ma.MaskedArray) or type(values).__name__ == "Categorical":
         return pa.array(values)
     series = nw.from_native(values, series_only=True, pass_through=True)
     if isinstance(series, nw.Series):
         if series.dtype == nw.Object:
             return _of_objects(series.to_list(), name, numbers_mix)
-        # A pandas column may rest on several Arrow chunks.
+        # A pandas column may consist of several Arrow chunks.
         return _arrow(series.to_arrow(), name, numbers_mix)
     if isinstance(values, Sequence) and not isinstance(values, str | bytes):
         return _of_objects(values, name, numbers_mix)
@@ -176,7 +180,7 @@ def _arrow(values: Any, name: str, numbers_mix: bool) -> pa.Array:
 
 
 def _of_objects(values: Sequence[Any], name: str, numbers_mix: bool) -> pa.Array:
-    """Python objects of one kind; Arrow alone would accept ``[1, 2.5, True]``."""
+    """Convert Python objects of one kind. (Arrow alone would accept ``[1, 2.5, True]``.)"""
     example: dict[str, Any] = {}
     if len(set(map(type, values))) > 1:
         for value in values:
@@ -186,16 +190,16 @@ def _of_objects(values: Sequence[Any], name: str, numbers_mix: bool) -> pa.Array
         example[_kind(values[0])] = values[0]
     if example.keys() == {"integer", "float"} and numbers_mix:
         return pa.array(values, type=pa.float64(), from_pandas=True)
-    strange = [kind for kind in example if kind not in PLAIN_KINDS and isinstance(example[kind], Mapping | set)]
-    if strange:
+    refused = [kind for kind in example if kind not in PLAIN_KINDS and isinstance(example[kind], Mapping | set)]
+    if refused:
         raise DtypeError(
-            f"{_capital(name)} holds a {strange[0]} ({example[strange[0]]!r}): every argument must be a string or a "
+            f"{_capital(name)} holds a {refused[0]} ({example[refused[0]]!r}): every argument must be a string or a "
             "number. Convert it."
         )
     if len(example) > 1:
-        seen = ", ".join(f"{kind} ({value!r})" for kind, value in example.items())
+        kinds = ", ".join(f"{kind} ({value!r})" for kind, value in example.items())
         raise InputError(
-            f"{_capital(name)} mixes types, {seen}: expected values of one type. Convert it, for example with str."
+            f"{_capital(name)} mixes types, {kinds}: expected values of one type. Convert it, for example with str."
         )
     if "UUID" in example:
         return pa.array([None if _missing(value) else value.bytes for value in values])
@@ -208,7 +212,7 @@ def _of_objects(values: Sequence[Any], name: str, numbers_mix: bool) -> pa.Array
 
 
 def _missing(value: Any) -> bool:
-    """None, NaN, and pandas' NA and NaT, which do not equal themselves either."""
+    """Whether a value is None, NaN, or pandas' NA or NaT (like NaN, NaT is not equal to itself)."""
     if value is None or type(value).__name__ == "NAType":
         return True
     return isinstance(value, numbers.Real | datetime) and bool(value != value)
@@ -221,6 +225,7 @@ PLAIN_KINDS: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "bytes": (bytes,),
 }
+"""Kinds of plain Python values, by type. The first match counts: a bool is an Integral, which is a Real."""
 
 
 def _kind(value: Any) -> str:
@@ -231,6 +236,7 @@ def _kind(value: Any) -> str:
 
 
 def _plain(array: pa.Array, name: str) -> pa.Array:
+    """Cast an Arrow array to the plain type of its kind; see `read_column`."""
     kind = array.type
     if isinstance(array, pa.ExtensionArray):
         if not isinstance(kind, pa.UuidType):
@@ -245,7 +251,7 @@ def _plain(array: pa.Array, name: str) -> pa.Array:
             return array
         return array.cast(pa.int64())
     if pa.types.is_floating(kind):
-        # Adding zero makes one of the two zeros.
+        # Adding zero turns -0.0 into 0.0, so that both are the same id.
         return pc.add(array.cast(pa.float64()), 0.0)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return array.cast(pa.large_string())
@@ -274,9 +280,10 @@ def _plain(array: pa.Array, name: str) -> pa.Array:
 
 
 def _feature(array: pa.Array, name: str) -> pa.Array:
+    """Cast an Arrow array to a type of features; see `read_feature`."""
     kind = array.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        # A missing or sliced-off list may still have items in the child array: flattening leaves them out.
+        # The child array may hold items of missing or sliced-off lists; list_flatten drops them.
         lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
         start = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
         items = _feature(pc.list_flatten(array), name)

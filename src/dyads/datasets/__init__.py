@@ -1,1 +1,1 @@
-"""Data sets: made up (`synthetic`), or published ones by family, found in `DYADS_DATA` or fetched (`sources`)."""
+"""Data sets: synthetic, and published ones, which are read from the folder `DYADS_DATA` or downloaded (`sources`)."""

@@ -1,4 +1,4 @@
-"""Published data sets, from the files that `sources` finds or fetches."""
+"""Published data sets, read from the files that `sources` finds or downloads."""
 
 from datetime import date
 from io import BytesIO
@@ -17,9 +17,10 @@ from dyads.errors import MissingDataError
 
 
 def movielens_100k(split: str | None = None, progress: Progress | None = None) -> Any:
-    """MovieLens 100K: user x film -> 1..5 stars; age, gender and occupation of users, genres of films, times.
+    """MovieLens 100K: user x film -> 1..5 stars; with age, gender and occupation of users, genres of films, and times.
 
-    `split`, one of "u1" to "u5", "ua", "ub", gives the two data sets (train, test) of a published split instead.
+    `split` : "u1" to "u5", "ua" or "ub" returns the two data sets (train, test) of that published split; None returns
+    all ratings.
     """
     folder = find("ml-100k", progress)
     users = _read_delimited(folder / "u.user", "|", ["user", "age", "gender", "occupation", "zip"])
@@ -56,7 +57,7 @@ def movielens_1m(progress: Progress | None = None) -> Dataset:
 
 
 def bookcrossing(progress: Progress | None = None) -> Dataset:
-    """BookCrossing: user x book -> 1..10; ratings of 0, which say no more than that a book was seen, are left out."""
+    """BookCrossing: user x book -> 1..10. Ratings of 0, which are implicit feedback, are left out."""
     folder = find("bookcrossing", progress)
     path = folder / "BX-Ratings.csv"
     if path.exists():
@@ -74,7 +75,7 @@ def bookcrossing(progress: Progress | None = None) -> Dataset:
 
 
 def coat(progress: Progress | None = None) -> tuple[Dataset, Dataset]:
-    """Coat shopping: self-selected ratings 1..5 to train on, ratings of random coats, others than those, to test on."""
+    """Coat shopping, (train, test): self-selected ratings 1..5, and ratings of random coats that are not in train."""
     folder = find("coat", progress)
     train, test = (np.loadtxt(folder / f"{part}.ascii", dtype=np.int64) for part in ("train", "test"))
     return _cells(train, train > 0), _cells(test, (test > 0) & (train == 0))
@@ -95,7 +96,7 @@ def _read_delimited(source: Path | BytesIO, delimiter: str, names: list[str], en
 
 def nips_coauthors(progress: Progress | None = None) -> Dataset:
     """NIPS co-authorship: each unordered pair of 234 authors -> 1 if they wrote a paper together, else 0."""
-    n_authors = 234  # some have no link, so the file does not tell
+    n_authors = 234  # authors without links are not in the file
     edges = np.loadtxt(find("nips234", progress) / "NIPS234.txt", dtype=np.int64, ndmin=2)[:, :2] - 1
     linked = np.zeros((n_authors, n_authors), np.int64)
     linked[tuple(edges.T)] = linked[tuple(edges.T[::-1])] = 1
@@ -104,7 +105,7 @@ def nips_coauthors(progress: Progress | None = None) -> Dataset:
 
 
 def alyawarra(progress: Progress | None = None) -> Dataset:
-    """Alyawarra kinship: person x person -> the one of 26 terms the first has for the second."""
+    """Alyawarra kinship: person x person -> one of 26 terms, which the first person uses for the second."""
     from scipy.io import loadmat
 
     row, col, term = np.nonzero(loadmat(find("alyawarra", progress) / "alyawarradata.mat")["Rs"])
@@ -112,7 +113,7 @@ def alyawarra(progress: Progress | None = None) -> Dataset:
 
 
 def nations(progress: Progress | None = None) -> Dataset:
-    """Nations: country x country x relation -> 1 or 0; cells that are not known are left out."""
+    """Nations: country x country x relation -> 1 or 0; unknown cells are left out."""
     from scipy.io import loadmat
 
     cells = loadmat(find("nations", progress) / "dnations.mat")["R"]
@@ -122,7 +123,7 @@ def nations(progress: Progress | None = None) -> Dataset:
 
 
 def wiki_vote(progress: Progress | None = None) -> Dataset:
-    """wiki-Vote: the pairs (voter, candidate) of all votes, each with the label 1."""
+    """wiki-Vote: all pairs (voter, candidate) with a vote, each with the label 1."""
     edges = np.loadtxt(find("wiki-vote", progress) / "wiki-Vote.txt", dtype=np.int64, comments="#")
     return Dataset({"voter": edges[:, 0], "candidate": edges[:, 1]}, np.ones(len(edges), np.int64))
 
@@ -133,7 +134,8 @@ def wiki_vote(progress: Progress | None = None) -> Dataset:
 def un_votes(progress: Progress | None = None) -> Dataset:
     """UN General Assembly: country x roll call -> "yes", "abstain" or "no".
 
-    Features of roll calls are the issues they are about, a list, and whether they change a text; `time` counts days.
+    Features of roll calls: a list of issues, and whether the vote is on an amendment (amend) or a paragraph (para).
+    `time` : days since 1970.
     """
     folder = find("un-votes", progress)
     votes, calls, issues = (_read_votes(folder, name) for name in ("un_votes", "un_roll_calls", "un_roll_call_issues"))
@@ -152,7 +154,7 @@ def un_votes(progress: Progress | None = None) -> Dataset:
 
 
 def _days(when: Any) -> float:
-    """Days since 1970, of a number of days or of a date."""
+    """Days since 1970 of a date; a number is returned unchanged."""
     return float(when.toordinal() - date(1970, 1, 1).toordinal()) if isinstance(when, date) else float(when)
 
 
@@ -166,21 +168,21 @@ def _read_votes(folder: Path, name: str) -> Any:
 
 
 class Digits(NamedTuple):
-    """Images (n, height, width) with values in 0..1, and the digit each shows (n,)."""
+    """Images (n, height, width) with values in [0, 1], and their digits (n,)."""
 
     images: Array
     digit: Array
 
 
 def usps(progress: Progress | None = None) -> Digits:
-    """USPS: 7,291 digits of 16 x 16 pixels, the published training part."""
+    """USPS: the published training set, 7,291 digits of 16 x 16 pixels."""
     folder = find("usps", progress)
     if (folder / "usps.h5").exists():
         try:
             import h5py
         except ImportError as error:
             raise MissingDataError(
-                f"{folder / 'usps.h5'} is an HDF5 file, and h5py is not installed: pip install 'dyads[data]'."
+                f"{folder / 'usps.h5'} is an HDF5 file, but h5py is not installed: pip install 'dyads[data]'."
             ) from error
 
         with h5py.File(folder / "usps.h5") as file:
@@ -188,14 +190,14 @@ def usps(progress: Progress | None = None) -> Digits:
     else:
         from sklearn.datasets import load_svmlight_file
 
-        # There values are -1..1 and the digits 1..10.
+        # In this file, values are in [-1, 1] and digits are 1..10.
         sparse, target = load_svmlight_file(str(folder / "usps"), n_features=256)
         pixels, digit = (sparse.toarray() + 1) / 2, target - 1
     return Digits(np.asarray(pixels, float).reshape(-1, 16, 16), np.asarray(digit).astype(np.int64))
 
 
 def bundled() -> Digits:
-    """The 1,797 digits of 8 x 8 pixels that come with scikit-learn."""
+    """The 1,797 digits of 8 x 8 pixels that are bundled with scikit-learn."""
     from sklearn.datasets import load_digits
 
     data = load_digits()

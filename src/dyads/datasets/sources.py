@@ -1,4 +1,4 @@
-"""Where published data sets come from: the folder `DYADS_DATA`, or their publisher, with a checksum."""
+"""Locates published data sets in the folder `DYADS_DATA`, or downloads them from the publisher and checks them."""
 
 import bz2
 import gzip
@@ -23,9 +23,10 @@ Array = np.ndarray[Any, Any]
 Progress = Callable[[int, int | None], Any]
 
 DOWNLOAD_SECONDS = 30.0
-"""Seconds without a byte after which a download is given up."""
+"""Timeout of a connection or a read: longer tolerates slow servers, shorter fails sooner without a network."""
 
 PIECE = 1 << 16
+"""Bytes per read of a download: smaller reports progress more often, larger makes fewer calls."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,13 @@ class Source:
 
     Attributes
     ----------
-    name : of its folder in the data folder
-    about : what it is, in a line
-    page : where its publisher describes it, and its terms
-    needed : files of which one at least must lie in the folder
-    url : an archive or a file to download; None where it cannot be fetched without a person
-    checksums : "md5:..." or "sha256:..." by the name of the downloaded file, or of files inside
-    how : what a person has to do where there is no url
+    name : name of the data set, and of its folder in the data folder
+    about : description in one line
+    page : web page of the publisher, with the description and the terms of use
+    needed : alternative files; at least one of them must be in the folder
+    url : archive or file to download; None if it cannot be downloaded automatically
+    checksums : "md5:..." or "sha256:..." by name of the downloaded file or of a file inside it
+    how : instructions for the user if there is no url
     """
 
     name: str
@@ -58,10 +59,10 @@ class Dataset:
 
     Attributes
     ----------
-    X : dict of (n,) columns: row ids, column ids
+    X : dict of (n,) columns: row ids, column ids and, in some data sets, relations
     y : (n,) labels
-    row_features, col_features : dict of columns, the first holding ids; empty where there are none
-    time : (n,) when the dyad was labelled, or None
+    row_features, col_features : dict of columns, of which the first holds the ids; empty if there are no features
+    time : (n,) times of the labels, or None
     """
 
     X: dict[str, Array]
@@ -72,18 +73,18 @@ class Dataset:
 
 
 def data_folder() -> Path:
-    """Where data sets lie: `DYADS_DATA`, or a folder of the user's own."""
+    """The folder of all data sets: the environment variable `DYADS_DATA`, by default ``~/.cache/dyads``."""
     chosen = os.environ.get("DYADS_DATA")
     return Path(chosen) if chosen else Path.home() / ".cache" / "dyads"
 
 
 def find(name: str, progress: Progress | None = None) -> Path:
-    """The folder of a data set, which is downloaded if it is not there.
+    """The folder of a data set; downloads the data set if it is not on disk.
 
     Parameters
     ----------
     name : key of `SOURCES`
-    progress : called with the bytes so far and in all (None if not known), while it downloads
+    progress : called during a download with the number of bytes so far and in total (None if unknown)
     """
     source = SOURCES[name]
     folder = data_folder() / name
@@ -106,7 +107,7 @@ def find(name: str, progress: Progress | None = None) -> Path:
             if not any((ready / file).exists() for file in source.needed):
                 raise MissingDataError(
                     f"{source.url} holds {sorted(path.name for path in ready.iterdir())}: expected "
-                    f"{' or '.join(source.needed)}. Its publisher has changed it; see {source.page}."
+                    f"{' or '.join(source.needed)}. The publisher has changed it; see {source.page}."
                 )
             if folder.exists():
                 shutil.copytree(ready, folder, dirs_exist_ok=True)
@@ -135,21 +136,21 @@ def _download(url: str, path: Path, progress: Progress | None) -> None:
 
 
 def _check(source: Source, path: Path) -> None:
-    """Raise if a file has another checksum than is known of its name."""
+    """Raise if the checksum of a file differs from the one known for its name."""
     if path.name not in source.checksums:
         return
     kind, _, expected = source.checksums[path.name].partition(":")
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, kind).hexdigest()
-    if found != expected:
+        digest = hashlib.file_digest(file, kind).hexdigest()
+    if digest != expected:
         raise MissingDataError(
-            f"{path.name} of {source.url} has the {kind} {found}: expected {expected}. The download was damaged, or "
-            f"its publisher has changed it; try again, or see {source.page}."
+            f"{path.name} of {source.url} has the {kind} {digest}: expected {expected}. The download is damaged, or "
+            f"the publisher has changed the file; try again, or see {source.page}."
         )
 
 
 def _unpack(path: Path, ready: Path) -> Path:
-    """The folder with what a downloaded file holds; a single folder inside an archive is taken for the whole."""
+    """Unpack a downloaded file and return the folder of its contents; a single top-level folder is entered."""
     ready.mkdir()
     if path.suffix == ".zip":
         with zipfile.ZipFile(path) as archive:
@@ -206,7 +207,7 @@ SOURCES = {
         ),
         Source(
             "alyawarra",
-            "Alyawarra kinship: one of 26 terms for each two of 104 people",
+            "Alyawarra kinship: one of 26 terms for each pair of 104 people",
             "http://www.charleskemp.com/code/irm.html",
             ("alyawarradata.mat",),
             how="Download the data of the infinite relational model",
@@ -223,7 +224,7 @@ SOURCES = {
             "NIPS co-authorship: 598 links between 234 authors",
             "https://cs.nyu.edu/~roweis/data.html",
             ("NIPS234.txt",),
-            how="Take the 234 authors of NIPS 1-17 with most co-authors, and write 'i<tab>j' for each linked pair",
+            how="Take the 234 authors of NIPS 1-17 with the most co-authors, and write 'i<tab>j' for each linked pair",
         ),
         Source(
             "wiki-vote",
@@ -246,9 +247,9 @@ SOURCES = {
             "UN General Assembly: 870,109 votes, country x resolution -> yes, abstain or no",
             "https://github.com/dgrtwo/unvotes",
             ("un_votes.csv.gz", "un_votes.csv"),
-            how="Write the tables un_votes, un_roll_calls and un_roll_call_issues of the R package unvotes as CSV",
+            how="Export the tables un_votes, un_roll_calls and un_roll_call_issues of the R package unvotes as CSV",
         ),
     )
 }
-"""The data sets by name. MD5 sums are GroupLens's own (ml-*), or as LensKit's book data tools (bookcrossing) and
-torchvision (usps) check them; SHA-256 sums were computed from published files."""
+"""The data sets by name. MD5 sums are those of GroupLens (ml-*), LensKit's book data tools (bookcrossing) and
+torchvision (usps). SHA-256 sums were computed from published files."""

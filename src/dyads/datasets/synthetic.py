@@ -19,7 +19,7 @@ class Synthetic:
     X : dict of two (n,) id columns
     y : (n,) drawn labels
     proba : (n, n_labels) true probabilities
-    classes : (n_labels,) the labels of its columns
+    classes : (n_labels,) labels, one per column of `proba`
     """
 
     X: dict[str, Array]
@@ -29,18 +29,18 @@ class Synthetic:
 
     @property
     def bayes_error(self) -> float:
-        """The 0-1 error of the best possible prediction, 1 - mean max_y p(y)."""
+        """The Bayes error, 1 - mean max_y p(y): the expected 0-1 error of the best prediction."""
         return float(1 - self.proba.max(axis=1).mean())
 
     def take(self, which: Array) -> "Synthetic":
-        """Keep some cells."""
+        """Select some cells; `which` : positions, or a mask (n,)."""
         X = {name: column[which] for name, column in self.X.items()}
         return Synthetic(X, self.y[which], self.proba[which], self.classes)
 
     def split(self, retention: float, random_state: int = 0) -> "tuple[Synthetic, Synthetic]":
-        """Keep a share of the cells for training; the others are for testing."""
-        kept = np.random.default_rng(random_state).random(len(self.y)) < retention
-        return self.take(kept), self.take(~kept)
+        """Split cells at random into (train, test); each is in train with probability `retention`."""
+        train = np.random.default_rng(random_state).random(len(self.y)) < retention
+        return self.take(train), self.take(~train)
 
 
 def make_nominal(
@@ -58,7 +58,7 @@ def make_nominal(
 
 
 def make_store(n_shoppers: int = 600, n_products: int = 400, random_state: int = 0) -> Synthetic:
-    """A store: shopper x product -> viewed, bought or returned, with tastes, popular products and fussy shoppers."""
+    """A store: shopper x product -> viewed, bought or returned, from latent tastes, habits and popularity."""
     rng = np.random.default_rng(random_state)
     outcomes = np.array(["bought", "returned", "viewed"])
     taste, appeal = rng.normal(size=(n_shoppers, 3, 4)), rng.normal(size=(n_products, 3, 4))
@@ -78,7 +78,7 @@ def _draw(X: dict[str, Array], scores: Array, classes: Array, rng: np.random.Gen
 
 
 def make_relations(n: int = 60, random_state: int = 0) -> tuple[dict[str, Array], Array]:
-    """People x people x relation -> 0 or 1: friends and colleagues are much alike, rivals opposite, kin by itself."""
+    """People x people x relation -> 0 or 1: friends and colleagues are alike, rivals opposite, kin unrelated."""
     rng = np.random.default_rng(random_state)
     sources, targets = rng.normal(size=(2, n, 3))
     weights = {
