@@ -15,7 +15,7 @@ import numpy as np
 from core import main, rounded
 
 from dyads import Features, Gibbs, LFLClassifier, LFLOrdinal, LFLOrdinalCV, SideInformation, metrics
-from dyads.datasets import published as ratings
+from dyads.datasets import published
 from dyads.paper.tasks import TASKS
 
 HERE = Path(__file__).parent
@@ -102,7 +102,7 @@ def columns(data):
 
 def ml_100k():
     """ML-100K, u1 to u5 and their means."""
-    whole = ratings.movielens_100k()
+    whole = published.movielens_100k()
     side = {
         name: Features({key: table[first] for key, first in zip((kind, *list(table)[1:]), table, strict=True)})
         for name, kind, table in (
@@ -111,7 +111,7 @@ def ml_100k():
         )
     }
     both = SideInformation(**side, interactions=10, implicit=True)
-    splits = {f"u{i}": tuple(columns(part) for part in ratings.movielens_100k(f"u{i}")) for i in range(1, 6)}
+    splits = {f"u{i}": tuple(columns(part) for part in published.movielens_100k(f"u{i}")) for i in range(1, 6)}
     ours = {
         "dyads LFLOrdinal": lambda: LFLOrdinal(random_state=0),
         "dyads LFLOrdinal, features and implicit": lambda: LFLOrdinal(10, features=both, random_state=0),
@@ -125,7 +125,7 @@ def ml_100k():
 
 def ml_1m():
     """ML-1M, one random 90/10 split. Published RMSE: GC-MC 0.832, GLocal-K 0.8227."""
-    data = columns(ratings.movielens_1m())
+    data = columns(published.movielens_1m())
     held = np.random.default_rng(0).random(len(data["y"])) < 0.1
     split = tuple({name: column[which] for name, column in data.items()} for which in (~held, held))
     ours = {

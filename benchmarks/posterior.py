@@ -14,14 +14,14 @@ from accuracy import columns, rated
 from core import main, rounded
 
 from dyads import CPU, Gibbs, LFLClassifier, LFLOrdinal
-from dyads.datasets import published as ratings
+from dyads.datasets import published
 from dyads.engine import posterior
 from dyads.errors import NotConvergedWarning, UnknownIdWarning
 from dyads.model.objective import BlockPrior
 
 
 def u3():
-    return {"u3": tuple(columns(part) for part in ratings.movielens_100k("u3"))}
+    return {"u3": tuple(columns(part) for part in published.movielens_100k("u3"))}
 
 
 def ranks():

@@ -6,7 +6,7 @@ import numpy as np
 from core import main, rounded
 
 from dyads import LFLClassifier, LFLClassifierCV, LFLOrdinal, LFLOrdinalCV, SideInformation, metrics, propensity
-from dyads.datasets import published as ratings
+from dyads.datasets import published
 from dyads.datasets.sources import find
 from dyads.datasets.synthetic import make_nominal
 from dyads.paper.tasks import TASKS
@@ -27,7 +27,7 @@ def judged(model, X, y):
 
 def calibration():
     """ML-1M, random 90/10, defaults: the log loss, and the absolute loss calibrated on a tenth of the training data."""
-    X, y = arrays(ratings.movielens_1m())
+    X, y = arrays(published.movielens_1m())
     part = np.random.default_rng(0).random(len(y))
     train, held, test = part < 0.81, (part >= 0.81) & (part < 0.9), part >= 0.9
     known = train | held
@@ -50,7 +50,7 @@ def calibration():
 
 def conformal():
     """ML-100K, five random splits, 70% to train, 10% to conformalize, 20% to test, defaults: coverage at 0.9."""
-    X, y = arrays(ratings.movielens_100k())
+    X, y = arrays(published.movielens_100k())
     runs = []
     for seed in range(5):
         part = np.random.default_rng(seed).random(len(y))
@@ -114,7 +114,7 @@ def coat():
 
     Propensities from user and item features, not the published ones; differences by a paired bootstrap over users.
     """
-    (X, y), (X_test, y_test) = (arrays(part) for part in ratings.coat())
+    (X, y), (X_test, y_test) = (arrays(part) for part in published.coat())
     users, items = (np.loadtxt(next(find("coat").rglob(f"{side}_features.ascii"))) for side in ("user", "item"))
     side = SideInformation(row=(np.arange(len(users)), users), col=(np.arange(len(items)), items))
     weight = propensity.weights(propensity.from_features(X, side.row, side.col))
@@ -142,7 +142,7 @@ def coat():
 
 def tuning():
     """ML-100K u1, `LFLOrdinalCV()` with no argument: seconds, and its test log-loss beside the best of a finer grid."""
-    (X, y), (X_test, y_test) = (arrays(part) for part in ratings.movielens_100k("u1"))
+    (X, y), (X_test, y_test) = (arrays(part) for part in published.movielens_100k("u1"))
     began = time.perf_counter()
     search = LFLOrdinalCV().fit(X, y)
     seconds = time.perf_counter() - began
@@ -168,8 +168,8 @@ def defaults():
     votes = TASKS["un_votes"](0, 1.0, split="random")
     found = {}
     for name, kind, tuned, (X, y), (X_test, y_test) in (
-        ("ML-100K u3", LFLOrdinal, LFLOrdinalCV, *[(part.X, part.y) for part in ratings.movielens_100k("u3")]),
-        ("Coat", LFLOrdinal, LFLOrdinalCV, *[(part.X, part.y) for part in ratings.coat()]),
+        ("ML-100K u3", LFLOrdinal, LFLOrdinalCV, *[(part.X, part.y) for part in published.movielens_100k("u3")]),
+        ("Coat", LFLOrdinal, LFLOrdinalCV, *[(part.X, part.y) for part in published.coat()]),
         ("UN votes", LFLClassifier, LFLClassifierCV, (votes.X, votes.y), (votes.X_test, votes.y_test)),
     ):
         plain = judged(kind(random_state=0).fit(X, y), X_test, y_test)["log-loss"]

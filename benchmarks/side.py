@@ -14,7 +14,7 @@ from core import main, rounded
 from scipy import sparse
 
 from dyads import LBFGS, Features, LFLClassifier, LFLOrdinal, Newton, SideInformation, metrics
-from dyads.datasets import published as ratings
+from dyads.datasets import published
 from dyads.datasets.sources import find
 from dyads.engine import CPU
 from dyads.errors import UnknownIdWarning
@@ -24,7 +24,7 @@ IDS = ["user", "item"]
 
 def movielens():
     """Ratings, users (age, gender, occupation) and movies (a list of genres) of ML-100K."""
-    data = ratings.movielens_100k()
+    data = published.movielens_100k()
     return table(data), Features(data.row_features), Features(data.col_features)
 
 
@@ -156,7 +156,7 @@ def implicit():
     interactions=5, the rank, was chosen on a tenth of u1.base; the others are defaults.
     """
     _, users, movies = movielens()
-    train, test = (table(part) for part in ratings.movielens_100k("u1"))
+    train, test = (table(part) for part in published.movielens_100k("u1"))
     found = {}
     for name, side in (
         ("ids only", None),
@@ -182,7 +182,7 @@ def implicit():
 
 def fold_in():
     """ML-1M, rank 5: 1,000 new users with 20 labels each folded into a model of the others."""
-    seen = table(ratings.movielens_1m())
+    seen = table(published.movielens_1m())
     new = np.random.default_rng(0).choice(seen["user"].unique(), 1000, replace=False)
     late = seen["user"].isin(new).to_numpy()
     model = LFLOrdinal(random_state=0).fit(seen.loc[~late, IDS], seen.loc[~late, "rating"])

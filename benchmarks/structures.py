@@ -9,8 +9,7 @@ import numpy as np
 from core import main, rounded
 
 from dyads import L2, LFLClassifier, LFLLink, LFLOrdinal, LFLRelational, metrics, pairs_from_graph
-from dyads.datasets import published as links
-from dyads.datasets import published as ratings
+from dyads.datasets import published
 
 
 def hold_out(n, share, seed):
@@ -43,7 +42,7 @@ def disassortative():
 
 def ordered():
     """ML-100K u3, rank 5, constructor defaults: the stereotype structure beside the bilinear one."""
-    train, test = ratings.movielens_100k("u3")
+    train, test = published.movielens_100k("u3")
     found = {}
     for structure in ("bilinear", "stereotype"):
         model = LFLOrdinal(structure=structure, random_state=0).fit(train.X, train.y)
@@ -57,7 +56,7 @@ def ordered():
 
 def nations():
     """Nations, 56 relations, 80/20 random cells, 3 splits: AUC of one shared model, and of one model per relation."""
-    data = links.nations()
+    data = published.nations()
     X, y, relation = np.column_stack(list(data.X.values())), data.y, data.X["relation"]
     found = []
     for seed in range(3):
@@ -90,7 +89,7 @@ def nations():
 
 def wiki_vote():
     """wiki-Vote, 10% of the edges and as many non-edges held out, 3 seeds, about 17 weights a node: AUC and seconds."""
-    edges = np.column_stack(list(links.wiki_vote().X.values()))
+    edges = np.column_stack(list(published.wiki_vote().X.values()))
     found = []
     for seed in range(3):
         rng = np.random.default_rng(seed)

@@ -75,7 +75,7 @@ def read_archive(path: str | os.PathLike[str], kind: Format) -> tuple[dict[str, 
                     f"{path} has format {major}.{minor}, written by dyads {manifest['library']}, but this version "
                     f"reads format {kind.major}: {'upgrade dyads' if major > kind.major else kind.if_old}."
                 )
-            parts = _map_parts(file, offsets, manifest["sha256"])
+            parts = _map_parts(file, offsets, manifest["sha256"], kind.if_damaged)
         except DyadsError:
             raise
         except Exception as error:
@@ -115,7 +115,9 @@ def _write_aligned(archive: zipfile.ZipFile, name: str, part: bytes) -> None:
     archive.writestr(info, part)
 
 
-def _map_parts(file: BinaryIO, offsets: dict[str, tuple[int, int]], sha256: dict[str, str]) -> dict[str, memoryview]:
+def _map_parts(
+    file: BinaryIO, offsets: dict[str, tuple[int, int]], sha256: dict[str, str], if_damaged: str
+) -> dict[str, memoryview]:
     """Map each part and check its hash."""
     # Copy-on-write, although nothing is written: kernels are compiled for writable arrays.
     whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
@@ -127,7 +129,7 @@ def _map_parts(file: BinaryIO, offsets: dict[str, tuple[int, int]], sha256: dict
         parts[name] = whole[begin : begin + size]
         if hashlib.sha256(parts[name]).hexdigest() != digest:
             raise ModelFileError(
-                f"{file.name} is damaged: the SHA-256 of its part {name} does not match the manifest. Save it again."
+                f"{file.name} is damaged, the SHA-256 of its part {name} does not match the manifest: {if_damaged}."
             )
     return parts
 

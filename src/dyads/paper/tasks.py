@@ -8,10 +8,7 @@ from sklearn.model_selection import KFold
 
 from dyads.data.features import Features
 from dyads.data.tables import lines
-from dyads.datasets import published as digits
-from dyads.datasets import published as links
-from dyads.datasets import published as ratings
-from dyads.datasets import published as votes
+from dyads.datasets import published
 from dyads.datasets.sources import Dataset
 from dyads.datasets.synthetic import make_nominal
 from dyads.errors import InputError, unknown_name
@@ -89,7 +86,7 @@ def nominal(seed: int, scale: float, n: int, retention: float, width: float) -> 
 
 def one_rating_each(seed: int, scale: float, n_users: int) -> Task:
     """ML-1M: hold out one rating of each of `n_users` users, and train on their other ratings."""
-    data = scaled(ratings.movielens_1m(), scale)
+    data = scaled(published.movielens_1m(), scale)
     rng = np.random.default_rng(seed)
     users = np.unique(data.X["user"])
     chosen = rng.choice(users, min(n_users, len(users)), replace=False)
@@ -103,7 +100,7 @@ def one_rating_each(seed: int, scale: float, n_users: int) -> Task:
 
 def books(seed: int, scale: float, fewest_of_user: int, fewest_of_book: int) -> Task:
     """BookCrossing: drop users and books with few ratings, and hold out a third of each user's ratings."""
-    data = scaled(ratings.bookcrossing(), scale)
+    data = scaled(published.bookcrossing(), scale)
     # Seeds 0, 1, 2 are the three folds of one partition, seeds 3, 4, 5 those of the next.
     rng = np.random.default_rng(seed // 3)
     kept = np.ones(len(data.y), bool)
@@ -125,7 +122,7 @@ def cold_start(seed: int, scale: float, setting: str) -> Task:
 
     New films are a fifth of all films, and left out of training too.
     """
-    data = scaled(ratings.movielens_100k(), scale)
+    data = scaled(published.movielens_100k(), scale)
     rng = np.random.default_rng(seed)
     user, film = data.X["user"], data.X["item"]
     if setting == "known":
@@ -145,7 +142,7 @@ def cold_start(seed: int, scale: float, setting: str) -> Task:
 
 def coauthors(seed: int, scale: float, unit: str) -> Task:
     """NIPS co-authors: hold out a fifth of the unordered pairs, or of the cells, whose mirrors may be in training."""
-    data = scaled(links.nips_coauthors(), scale)
+    data = scaled(published.nips_coauthors(), scale)
     rng = np.random.default_rng(seed)
     if unit == "pairs":
         return divided(data, rng.random(len(data.y)) < 0.2)
@@ -159,13 +156,13 @@ def coauthors(seed: int, scale: float, unit: str) -> Task:
 
 def kinship(seed: int, scale: float) -> Task:
     """Alyawarra: hold out a fifth of the ordered pairs of people."""
-    data = scaled(links.alyawarra(), scale)
+    data = scaled(published.alyawarra(), scale)
     return divided(data, np.random.default_rng(seed).random(len(data.y)) < 0.2)
 
 
 def halves(seed: int, scale: float, source: str, per_digit: int, n_missing: int) -> Task:
     """Binarised digits 1, 2, 3: hold out the lower half of some images. Labels are -1 (white) and 1 (black)."""
-    sources = {"usps": digits.usps, "scikit-learn": digits.bundled}
+    sources = {"usps": published.usps, "scikit-learn": published.bundled}
     if source not in sources:
         raise unknown_name("source", source, sources)
     data = sources[source]()
@@ -188,7 +185,7 @@ def un_votes(seed: int, scale: float, split: str) -> Task:
 
     Labels are 1 for no, 2 for abstain, 3 for yes, so that methods for ordered labels can run on them.
     """
-    data = scaled(votes.un_votes(), scale)
+    data = scaled(published.un_votes(), scale)
     data = replace(data, y=np.select([data.y == "no", data.y == "abstain"], [1, 2], 3))
     if split == "random":
         return divided(data, np.random.default_rng(seed).random(len(data.y)) < 0.2)
