@@ -1,13 +1,13 @@
-"""What an engine is: where sums over dyads are computed, and everything that others may ask of it.
+"""The interface of an engine, which computes sums over dyads.
 
-Solvers, training, sampling and predictions use an engine through these protocols alone, so that a new engine (a GPU, a
-disk, a cluster) brings all of them along. State that lives on a device or on workers stays there: a solver holds an
+Solvers, training, sampling and prediction use an engine through these protocols only, so all of them work with a new
+engine (GPU, disk, cluster) as they are. State that lives on a device or on workers stays there: a solver holds an
 opaque `Descent` or `BlockUpdates` and asks it for numbers.
 
-Sums do not depend on who computes them. Dyads are cut into shards of whole tasks, and these by the data alone; a pass
-over a shard is a pure function of the shard, the blocks of the other side, a prior or penalty and a seed. Two things
-are not pure, and are updated in order, on one machine: nodes of one id set, where those that share a dyad depend on
-each other, and the weights of features of dyads, of which a dyad may have several.
+Results do not depend on which worker computes what. Dyads are cut into shards of whole tasks, and the cuts depend on
+the data only. A pass over a shard is a pure function of the shard, the blocks of the other side, a prior or penalty,
+and a seed. Two passes are not pure and run in order on one machine: over the nodes of one id set, because nodes that
+share a dyad depend on each other, and over the weights of dyad features, because a dyad may have several features.
 """
 
 from collections.abc import Sequence
@@ -27,47 +27,52 @@ Array = np.ndarray[Any, Any]
 
 
 class Descent(Protocol):
-    """A run of stochastic gradient descent: parameters, and what the step sizes are made of."""
+    """The state of stochastic gradient descent: parameters and step-size accumulators."""
 
     def epoch(self, rate: float, seed: int, number: int) -> float:
-        """Visit every dyad once, in an order keyed by the seed and the number of the epoch.
+        """Visit every dyad once, in an order keyed by the seed and the epoch number.
 
-        Returns the loss of each dyad before its step, summed, plus the penalty at the end.
+        Returns the sum of the losses, each taken before the step of its dyad, plus the penalty after the epoch.
         """
         ...
 
     def theta(self) -> Array:
-        """The parameters (size,) as they are now; a later epoch may change this array."""
+        """Return the current parameters (size,); a later epoch may change this array."""
         ...
 
-    def is_finite(self) -> bool: ...
+    def is_finite(self) -> bool:
+        """Whether all parameters are finite."""
+        ...
 
     def snapshot(self) -> Any:
-        """The state as it is now, to be given to `restore`."""
+        """Return a copy of the current state, for `restore`."""
         ...
 
-    def restore(self, snapshot: Any) -> None: ...
+    def restore(self, snapshot: Any) -> None:
+        """Return to the state of a snapshot."""
+        ...
 
 
 class BlockUpdates(Protocol):
-    """Blocks of entities that are solved for, or drawn, in turn: each given all others."""
+    """Block coordinate updates: each block is optimised, or drawn from its conditional distribution, given the rest."""
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        """Whose blocks there are, in the order of a sweep: rows, columns (or nodes), shared blocks."""
+        """The roles of the blocks, in the order of a sweep: rows and columns, or nodes; then shared blocks."""
         ...
 
     def solve(self, role: Role, n_steps: int = 1, codes: Codes | None = None) -> float:
-        """Move each block of a role towards its optimum by Newton steps; returns the largest move of an entry.
+        """Move each block of a role towards its optimum by Newton steps; return the largest change of an entry.
 
-        `codes` : of the entities to solve for, default all.
+        `codes` : entities to solve for, default all.
         """
         ...
 
     def draw(self, role: Role, key: Key, prior: BlockPrior | None = None, codes: Codes | None = None) -> Array:
-        """Draw each block of a role that has dyads; returns the share of its parts that were accepted (n,).
+        """Draw each block of a role that has dyads; return the acceptance rate of each block's parts (n,).
 
-        `key` : of the noise, which is further keyed by entity. `prior` : of the blocks, default the penalty.
+        `key` : key of the noise, which is keyed by entity too. `prior` : prior of the blocks, default the penalty.
+        `codes` : entities to draw, default all.
         """
         ...
 
@@ -80,24 +85,24 @@ class BlockUpdates(Protocol):
         ...
 
     def draw_feature_weights(self, precision: float, key: Key) -> None:
-        """Draw the weights of the features of dyads, one feature after the other."""
+        """Draw the weights of dyad features, one feature after the other."""
         ...
 
     def labelled(self, role: Role) -> Array:
-        """Which entities of a role have dyads (n,)."""
+        """Return the mask (n,) of the entities of a role that have dyads."""
         ...
 
     def moments(self, role: Role) -> Moments:
-        """The moments of the own blocks of entities that have dyads."""
+        """Return the moments of the own blocks of the entities of a role that have dyads."""
         ...
 
     def theta(self) -> Array:
-        """The parameters (size,) as they are now; a later update may change this array."""
+        """Return the current parameters (size,); a later update may change this array."""
         ...
 
 
 class Problem(Protocol):
-    """An objective bound to dyads. Use it in a ``with`` block: threads, device memory or workers live inside it."""
+    """An objective bound to dyads. Use it in a ``with`` block: it owns threads, device memory or workers."""
 
     objective: Objective
     dyads: Dyads
@@ -106,49 +111,52 @@ class Problem(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
     def value(self, theta: Array) -> float:
-        """The objective."""
+        """Return the objective."""
         ...
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
-        """The objective and its gradient (size,), in the precision of theta; zero where theta is not free."""
+        """Return the objective and its gradient (size,), in the precision of theta; zero where theta is not free."""
         ...
 
     def loss(self, theta: Array, held: Dyads | None = None) -> float:
-        """The weighted loss of the bound dyads, summed, or of others."""
+        """Return the weighted sum of losses of the bound dyads, or of `held` if given."""
         ...
 
     def scores(self, theta: Array, dyads: Dyads) -> Array:
-        """The scores (n, n_labels) of other dyads of the same rows, columns and features."""
+        """Return the scores (n, n_labels) of other dyads with the same rows, columns and features."""
         ...
 
     def score_gradients(self, theta: Array) -> tuple[Dyads, Array]:
-        """The bound dyads in an order of the engine's, and d loss / d score of each (n, n_labels)."""
+        """Return the bound dyads, in an order chosen by the engine, and d loss / d score of each (n, n_labels)."""
         ...
 
     def descent(self, theta: Array, visited: bool = False) -> Descent:
-        """Begin SGD at theta; `visited` : as if all dyads had been visited once, so that steps are small."""
+        """Start SGD at theta.
+
+        `visited` : set the step-size accumulators as if all dyads had been visited once, so that steps are small.
+        """
         ...
 
     def blocks_in_turn(self, theta: Array, prior: "OwnPrior | None" = None) -> BlockUpdates:
-        """Begin block updates at theta; `prior` : of own blocks, in place of the penalty's."""
+        """Start block updates at theta; `prior` : prior of own blocks, default the penalty."""
         ...
 
     def restricted(self, free: Array | None) -> "Problem":
-        """The same problem, minimised over other entries of theta; it shares what this one holds."""
+        """Return the same problem over other free entries of theta; it shares data and threads with this one."""
         ...
 
     def without_blocks(self) -> "Problem | None":
-        """The same problem over the parameters that lie in no block, the side weights; None if none of them moves."""
+        """Return the same problem over the side weights, which belong to no block; None if none of them is free."""
         ...
 
 
 class OwnPrior(NamedTuple):
-    """What own blocks are drawn towards, in a model that is trained already.
+    """The prior of own blocks in a trained model.
 
     Attributes
     ----------
-    centre : of rows (row size,) and columns (col size,)
-    precision : of rows and columns, (size, size) each, where it was learnt; None for the penalty's
+    centre : value that blocks are shrunk towards: of rows (row size,), of columns (col size,)
+    precision : learnt precisions of rows and columns, (size, size) each; None means those of the penalty
     """
 
     centre: tuple[Array, Array]
@@ -156,15 +164,16 @@ class OwnPrior(NamedTuple):
 
 
 class Query(NamedTuple):
-    """Which columns are best for some rows.
+    """A search for the best columns of some rows.
 
     Attributes
     ----------
-    rows : (n_rows,) codes, -1 for an unknown one; cols : (n_cols,) codes of the candidates
-    n : how many to find for each row
-    values : (n_labels,) what each label is worth
-    relation : code
-    excluded : (start, place), the places in `cols` to leave out for row i: place[start[i]:start[i + 1]]
+    rows : (n_rows,) codes, -1 for an unknown row
+    cols : (n_cols,) codes of the candidates
+    n : number of columns to return for each row
+    values : (n_labels,) value of each label
+    relation : code of the relation
+    excluded : (start, place); row i excludes the candidates at the indices place[start[i]:start[i + 1]] of `cols`
     """
 
     rows: Array
@@ -176,32 +185,34 @@ class Query(NamedTuple):
 
 
 class Engine(Protocol):
-    """Where sums over dyads are computed."""
+    """Computes sums over dyads."""
 
     def bind(self, objective: Objective, dyads: Dyads, counts: Counts | None = None) -> Problem:
         """Bind an objective to dyads.
 
-        `counts` : of all dyads, where the bound ones are a batch of them, which SGD then penalises by its share.
+        `counts` : counts over all dyads, if the bound ones are a mini-batch of them. SGD then applies the share of the
+        penalty that belongs to the mini-batch.
         """
         ...
 
     def scores(self, models: Sequence[Model], codes: Sequence[Codes], features: Any = None) -> Array:
-        """Score dyads (n, n_labels) in double precision; the softmax of the scores is the probabilities.
+        """Return the scores of dyads (n, n_labels) in double precision; their softmax gives the probabilities.
 
-        The scores of an entity without labels, and of an unknown one, of code -1, are the log of the mean of its
-        probabilities over what its own block may be; several models, the draws of one record, are averaged in the same
-        way. `codes` : of rows, columns and, if there are several, relations. `features` : sparse (n, n_features), those
+        For an entity without labels or with an unknown id (code -1), probabilities are averaged over draws of its
+        block, and the scores are the log of the mean. Several models, the draws of one record, are averaged alike.
+
+        `codes` : of rows, columns and, if there are several, relations. `features` : sparse (n, n_features) features
         of the dyads.
         """
         ...
 
     def top(self, models: Sequence[Model], query: Query) -> tuple[Array, Array]:
-        """The `n` candidates of greatest expected value sum_y p_y values_y for each row, best first.
+        """Find the `n` candidates with the greatest expected value sum_y p_y values_y for each row, best first.
 
-        Returns their places among the candidates (n_rows, n), -1 where there are fewer, and the values (n_rows, n).
+        Returns their indices among the candidates (n_rows, n), -1 if there are fewer, and the values (n_rows, n).
         """
         ...
 
     def block_scores(self, structure: Structure, blocks: Blocks, codes: Sequence[Codes], offset: Array) -> Array:
-        """The scores (n, n_labels) of dyads of given blocks, on top of `offset`."""
+        """Return the scores (n, n_labels) of dyads with the given blocks, added to `offset` (n, n_labels)."""
         ...

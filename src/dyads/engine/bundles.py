@@ -1,7 +1,7 @@
-"""What passes take: a handful of bundles of arrays, and the readers of those that may be missing.
+"""The arguments of passes: bundles of arrays, and functions that read arrays that may be missing.
 
-Numba prunes a branch on None for whole arguments only, and CUDA takes no None at all. So an array that may be missing
-is an `Absent()` inside a bundle, and is read through a small function that is resolved by its type.
+Numba prunes a branch on None only if a whole argument is None, and CUDA does not accept None at all. So a missing array
+in a bundle is an `Absent()`, and is read through a small function that is resolved by its type.
 """
 
 from typing import Any, NamedTuple
@@ -14,21 +14,22 @@ from dyads.engine.compiled import jitable, read_if_present
 Array = np.ndarray[Any, Any]
 
 TILE = 2048
-"""Most dyads whose loss, gradient and curvature are added up one by one for an owner; more are summed in tiles.
+"""Dyads per tile. The sums of an owner with more dyads are the sum over tiles of each tile's sum.
 
-So a large owner can be cut over several workers at the bounds of tiles, and its sums stay the same.
+Workers can then divide a large owner at the bounds of tiles without changing its sums. Smaller tiles divide more
+evenly; larger ones leave fewer partial sums to add.
 """
 
 
 class Absent(NamedTuple):
-    """Stands for an array that is not there."""
+    """The place of a missing array."""
 
 
 ABSENT = Absent()
 
 
 class Specs(NamedTuple):
-    """What is computed: a structure and a loss, with the arrays of the loss in the precision of the blocks."""
+    """The structure and the loss; the arrays of the loss have the precision of the blocks."""
 
     structure: Any
     loss: Any
@@ -36,19 +37,19 @@ class Specs(NamedTuple):
     @classmethod
     def of(cls, structure: Any, loss: Any, dtype: Any) -> "Specs":
         arrays = {name: value for name, value in loss._asdict().items() if isinstance(value, np.ndarray)}
-        # Other memory layouts would be compiled again.
+        # Numba would compile kernels again for any other memory layout.
         return cls(structure, loss._replace(**{name: np.ascontiguousarray(x, dtype) for name, x in arrays.items()}))
 
 
 class Data(NamedTuple):
-    """Dyads, as far as a pass sees them.
+    """Dyads in the form that passes read.
 
     Attributes
     ----------
     row, col, label : (n,) codes
-    relation : (n,) codes, or Absent when there is one relation
-    weight : (n,) in the precision of the blocks, or Absent when all are one
-    offset : (n, n_labels) what the scores begin at, or Absent for zero
+    relation : (n,) codes, or Absent if there is one relation
+    weight : (n,) in the precision of the blocks, or Absent if all weights are one
+    offset : (n, n_labels) score offsets, or Absent if they are zero
     """
 
     row: Any
@@ -65,15 +66,15 @@ class Data(NamedTuple):
 
 
 class Owned(NamedTuple):
-    """A run of entities of one role, and which dyads each of them has.
+    """A run of entities of one role, with the dyads of each.
 
     Attributes
     ----------
     role : `Role` of the entities, as an integer
     first : code of the first entity; entity e of the run has the code first + e
-    start : (n_entities + 1,) its dyads are order[start[e]] to order[start[e + 1] - 1]
+    start : (n_entities + 1,) the dyads of entity e are order[start[e]:start[e + 1]]
     order : (m,) positions in `Data`
-    amount : (m,) how much of its feature each of these dyads has; Absent unless the role is FEATURE
+    amount : (m,) value of the feature in each of these dyads; Absent unless the role is FEATURE
     """
 
     role: int
@@ -84,7 +85,13 @@ class Owned(NamedTuple):
 
 
 class LabelWork(NamedTuple):
-    """Scratch of passes: scores `s` and score gradients `g`, (n_labels,) each."""
+    """Scratch arrays of a pass.
+
+    Attributes
+    ----------
+    s : (n_labels,) scores
+    g : (n_labels,) score gradient
+    """
 
     s: Any
     g: Any
@@ -95,19 +102,19 @@ class LabelWork(NamedTuple):
 
 
 def or_absent(array: Array | None) -> Any:
-    """The array, or `Absent()` in place of None."""
+    """Return the array, or `Absent()` for None."""
     return ABSENT if array is None else array
 
 
 @read_if_present(lambda relation, i: 0)
 def relation_at(relation, i):  # type: ignore[no-untyped-def]
-    """The relation of dyad i; there is one, 0, if they are absent."""
+    """Return the relation of dyad i; 0 if `relation` is absent."""
     return relation[i]
 
 
 @read_if_present(lambda weight, i, value: value)
 def weigh(weight, i, value):  # type: ignore[no-untyped-def]
-    """The value times the weight of dyad i, which is one if weights are absent."""
+    """Return the value times the weight of dyad i; the weight is one if `weight` is absent."""
     return value * weight[i]
 
 
@@ -119,7 +126,7 @@ def are_several(relation):  # type: ignore[no-untyped-def]
 
 @read_if_present(lambda weight, i, x: None)
 def weigh_all(weight, i, x):  # type: ignore[no-untyped-def]
-    """x *= weight of dyad i."""
+    """x *= weight of dyad i; x is unchanged if `weight` is absent."""
     for k in range(x.size):
         x[k] *= weight[i]
 
@@ -130,7 +137,7 @@ def _zero(offset, i, s):  # type: ignore[no-untyped-def]
 
 @read_if_present(_zero)
 def load_scores(offset, i, s):  # type: ignore[no-untyped-def]
-    """s = what the scores of dyad i begin at."""
+    """s = score offset of dyad i; zero if `offset` is absent."""
     for y in range(s.size):
         s[y] = offset[i, y]
 

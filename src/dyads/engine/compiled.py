@@ -1,8 +1,9 @@
-"""Binds the kernels of `model` to numba: `kernel` compiles a pass over dyads, with a disk cache that can be trusted.
+"""Binds the kernels of `model` to numba; `kernel` compiles a pass over dyads and caches it safely on disk.
 
-Numba keys its cache on the file of the decorated function alone, and numbers its data files, so that two processes
-which save at once may each read the other's code. Here the key is a hash of every kernel source, and a data file is
-named after what is in it. Where no folder is writable the kernels are compiled anew, with one warning.
+Numba's own cache is not safe here, for two reasons. Its key covers the file of the decorated function only. And it
+numbers its data files, so two processes that save at the same time may read each other's code. Here the key is a hash
+of all kernel sources, and a data file is named after that hash and the types it was compiled for. If no folder is
+writable, each process compiles the kernels, with one warning.
 """
 
 import functools
@@ -23,7 +24,7 @@ from dyads.model import loss, objective, parameters, streams, structure
 
 
 def _sources_hash() -> str:
-    """A hash of all files with kernels, or with constants that kernels read."""
+    """Return a hash of all source files with kernels, or with constants that kernels read."""
     sources = [
         Path(inspect.getfile(module)).read_bytes()
         for module in (structure, loss, objective, streams, parameters, metrics)
@@ -37,6 +38,8 @@ _STAMP = _sources_hash()
 
 
 class _Stamped:
+    """Makes a cache locator stamp entries with the hash of all kernel sources."""
+
     def get_source_stamp(self) -> str:
         return _STAMP
 
@@ -54,10 +57,14 @@ class _UserFolder(_Stamped, caching.UserWideCacheLocator):
 
 
 class _Implementation(caching.CompileResultCacheImpl):
+    """Looks for a cache folder in this order: NUMBA_CACHE_DIR, beside the source, the user's own."""
+
     _locator_classes = (_GivenFolder, _BesideSource, _UserFolder)
 
 
 class _CacheFile(caching.IndexDataCacheFile):
+    """Names a data file after its key, so that processes that save at the same time do not interfere."""
+
     def save(self, key: Any, data: Any) -> None:
         try:
             overloads = self._load_index()
@@ -70,6 +77,8 @@ class _CacheFile(caching.IndexDataCacheFile):
 
 
 class _Cache(caching.FunctionCache):
+    """Numba's cache of a function with the key and the file names of this module; a damaged file is a cache miss."""
+
     _impl_class = _Implementation
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -81,7 +90,7 @@ class _Cache(caching.FunctionCache):
         try:
             return super().load_overload(sig, target_context)
         except Exception:
-            # A damaged file of the cache may fail in any way, and is written anew.
+            # Reading a damaged cache file may raise anything; it is compiled and written again.
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
@@ -92,13 +101,17 @@ class _Cache(caching.FunctionCache):
 
 
 OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract", "arcp"}, "_nrt": False}
-"""A division that may raise is not vectorised; counting references costs a fifth."""
+"""Compiler options of all kernels.
+
+``error_model="numpy"``: a division that may raise is not vectorised. ``fastmath``: only contraction (fused
+multiply-add) and division by reciprocals. ``_nrt=False``: reference counting would cost a fifth of the time.
+"""
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compile a pass over dyads: no GIL, cached on disk, specialised by the types of its specs and arrays.
+    """Compile a pass over dyads: without the GIL, cached on disk, specialised by the types of specs and arrays.
 
-    A kernel allocates nothing (its scratch vectors are arguments) and so counts no references.
+    A kernel allocates nothing, so it needs no reference counting: its scratch arrays are arguments.
     """
     compiled = numba.njit(nogil=True, **OPTIONS)(function)
     try:
@@ -109,10 +122,10 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 
 def _bind_inlined(function: Callable[..., Any], choose: Callable[..., Any]) -> None:
-    """Put what `choose` gives for the types of the arguments in the place of every call of `function` in a kernel.
+    """Inline `choose(types of the arguments)` in place of every call of `function` in a kernel.
 
-    Numba's `overload` does this too, but compiles what it inlines by itself as well, which takes a fourth of the time
-    and is never used.
+    Numba's `overload` does the same, but also compiles each inlined function on its own. That code is never used and
+    takes a quarter of the compile time.
     """
     template = templates.make_overload_template(function, choose, OPTIONS, strict=False, inline="always")
     template._get_jit_decorator = _uncompiled
@@ -121,7 +134,7 @@ def _bind_inlined(function: Callable[..., Any], choose: Callable[..., Any]) -> N
 
 
 def _uncompiled(template: Any) -> Callable[..., Any]:
-    """What numba makes a dispatcher of an inlined function with: one that tells its types, and is not compiled."""
+    """Return a decorator that makes a dispatcher for type inference only, which is never compiled."""
     jit = templates._OverloadFunctionTemplate._get_jit_decorator(template)
 
     def decorator(error_model: str, fastmath: set[str], _nrt: bool) -> Callable[..., Any]:
@@ -136,23 +149,25 @@ def _uncompiled(template: Any) -> Callable[..., Any]:
 
 
 jitable = register_jitable
-"""A function that kernels may call, compiled with them; called from Python, it stays plain Python."""
+"""Decorates a function that kernels may call: compiled inside kernels, plain Python when called from Python."""
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same, put in the place of its call: for loops over dyads, where a call with bundles costs a twentieth.
+    """Like `jitable`, but inlined at each call.
 
-    To inline everything makes sweeps a fifth faster still, and compilation three times as long.
+    Used in loops over dyads, where calls with bundles cost a twentieth of the time. Inlining everything would make
+    sweeps another fifth faster, but compilation three times as long.
     """
     _bind_inlined(function, lambda *_: function)
     return function
 
 
 def _warn_uncached() -> None:
+    """Warn, once per process, that kernels cannot be cached."""
     if not _warned:
         _warned.append(True)
         warnings.warn(
-            "Compiled kernels cannot be written to disk, so each process compiles them anew (some seconds). "
+            "Compiled kernels cannot be cached on disk, so each process compiles them again. "
             "Set NUMBA_CACHE_DIR to a writable folder.",
             stacklevel=2,
         )
@@ -162,7 +177,7 @@ _warned: list[bool] = []
 
 
 def by_type(dispatcher: Callable[..., Any]) -> Callable[..., Any]:
-    """Resolve `dispatcher(spec, ...)` at compile time to the method of that name of the spec's class."""
+    """Resolve `dispatcher(spec, ...)` at compile time to the method of the same name of the spec's class."""
     name = dispatcher.__name__
 
     def choose(spec: Any, *_: Any) -> Any:
@@ -173,7 +188,10 @@ def by_type(dispatcher: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def read_if_present(absent: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Decorate what reads an array, its first argument; `absent` is called where that is `Absent()`, a tuple."""
+    """Decorate a function that reads an array, its first argument; `absent` replaces it if that is `Absent()`.
+
+    The type decides: `Absent()` is a tuple, an array is not.
+    """
 
     def decorate(present: Callable[..., Any]) -> Any:
         @functools.wraps(present)

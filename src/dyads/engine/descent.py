@@ -1,7 +1,7 @@
-"""Stochastic gradient descent on the CPU: its state, and an epoch of it.
+"""Stochastic gradient descent on the CPU: its state and its epochs.
 
-Rows and columns are dealt into a fixed number of groups. The cells (row group, column group) of one round share no row
-and no column, so threads take them in any order.
+Rows and columns are divided into a fixed number of groups. The cells (row group, column group) of one round share no
+row and no column, so threads may process them in any order.
 """
 
 from collections.abc import Sequence
@@ -21,17 +21,26 @@ from dyads.model.streams import Stream, random_stream
 Array = np.ndarray[Any, Any]
 
 SIDE_STEPS = 24
-"""Steps of the side weights aimed at in an epoch: fewer lag behind the blocks, and each costs a product of features."""
+"""Target number of steps of the side weights per epoch.
+
+With fewer steps the side weights lag behind the blocks; each step costs a product with the feature matrices.
+"""
 
 FROZEN_SQUARES = 1e30
-"""AdaGrad's sum of squared gradients for what must not move: an infinite one has no reciprocal square root."""
+"""AdaGrad's sum of squared gradients for fixed parameters, so large that their steps are negligible.
+
+It is finite, also in single precision, because infinity has no reciprocal square root.
+"""
 
 ACCUMULATOR_START = 0.1
-"""Where AdaGrad's sums of squared gradients start, for weights of one: bounds a rarely seen entity's first steps."""
+"""Initial value of AdaGrad's sums of squared gradients, for dyads of weight one.
+
+It bounds the first steps of rarely seen entities; a larger value slows down the start for all.
+"""
 
 
 class CellData:
-    """What every epoch over the cells needs, and none changes; made once for bound dyads."""
+    """Constant data of epochs over cells, computed once for bound dyads."""
 
     def __init__(self, penalty: Penalty, orders: Orders, counts: Counts) -> None:
         self.penalty, self.cells, self.counts = penalty, orders.cells, counts
@@ -44,12 +53,14 @@ class CellData:
 
     @cached_property
     def typical_weight(self) -> float:
+        """The mean weight of a dyad."""
         return self.dyads.total_weight / len(self.dyads)
 
     @cached_property
     def decay(self) -> Decay:
+        """The penalty, divided among the dyads of each owner."""
         penalty = self.penalty
-        # An entity whose dyads are all held out is never visited.
+        # An entity without dyads (all are held out) is never visited: its share of the penalty is zero.
         counts = (np.where(n > 0, n, np.inf) for n in self.counts)
         scales = (penalty.row_scale, penalty.col_scale, penalty.shared_scale)
         shares = (scale / n for scale, n in zip(scales, counts, strict=True))
@@ -58,7 +69,7 @@ class CellData:
 
     @cached_property
     def feature_norms(self) -> list[float]:
-        """The mean over dyads of the summed sizes of a line of features, of rows, columns and dyads; at least one."""
+        """The mean L1 norm of the features of a dyad's row, of its column and of the dyad itself; at least one."""
         counts = (self.dyads.row_counts, self.dyads.col_counts, np.ones(len(self.dyads)))
         return [
             1.0 if features is None else max(1.0, float(np.average(abs(features).sum(axis=1), weights=n)))
@@ -67,7 +78,10 @@ class CellData:
 
 
 class HostDescent:
-    """A state of SGD (2, size), single precision: the parameters, and AdaGrad's sums of squared gradients."""
+    """The state of SGD, (2, size) in single precision: the parameters and AdaGrad's sums of squared gradients.
+
+    See `api.Descent`.
+    """
 
     def __init__(self, objective: Objective, data: CellData, theta: Array, visited: bool, run: Run) -> None:
         self._objective, self._data, self._run = objective, data, run
@@ -92,7 +106,7 @@ class HostDescent:
         self._state = snapshot.copy()
 
     def _visit_once(self) -> None:
-        """Grow the sums of squares as if all dyads had been visited once."""
+        """Raise the sums of squared gradients as if all dyads had been visited once."""
         layout, counts, typical = self._objective.layout, self._data.counts, self._data.typical_weight
         row, col, shared = layout.blocks(self._state[1])
         row *= 1 + counts.row[:, None] / typical
@@ -102,6 +116,7 @@ class HostDescent:
         self._state[1, layout.own_size :] *= 1 + counts.relation.sum() / typical
 
     def epoch(self, rate: float, seed: int, number: int) -> float:
+        """Visit all cells, round by round; see `api.Descent.epoch`."""
         objective, state, cells, sizes = self._objective, self._state, self._data.cells, self._data.sizes
         layout, dyads, dtype = objective.layout, cells.dyads, state.dtype
         frozen = None if objective.free is None else state[0, ~objective.free]
@@ -113,7 +128,7 @@ class HostDescent:
         n_parts = -(-SIDE_STEPS // cells.n_groups) if with_side else 1
 
         def visit(task: tuple[int, int]) -> tuple[float, Array, Array]:
-            """Visit a part of a cell, with a copy of the shared blocks of its own."""
+            """Visit a part of a cell, with its own copy of the shared blocks."""
             cell, part = task
             first, last = cells.start[cell], cells.start[cell + 1]
             order = first + random_stream(seed, Stream.VISITS, number, cell).permutation(last - first)[part::n_parts]
@@ -132,7 +147,7 @@ class HostDescent:
             for part in range(n_parts if round_ else 0):
                 values, h, h2 = zip(*self._run(visit, [(cell, part) for cell in round_]), strict=True)
                 value += sum(values)
-                # Every cell moved its own copy of the shared block: their mean, since their sum would overshoot.
+                # Each cell moved its own copy of the shared blocks. Take the mean: the sum of their moves overshoots.
                 blocks.shared[:] = np.average(h, axis=0, weights=sizes[round_])
                 squares.shared[:] = np.average(h2, axis=0, weights=sizes[round_])
                 if with_side:
@@ -144,11 +159,11 @@ class HostDescent:
 
 
 class _SideSteps:
-    """What an SGD epoch does about side-information: the effective blocks it moves, and the steps of the side weights.
+    """Side-information in an SGD epoch: the effective blocks and the steps of the side weights.
 
-    After some dyads of every cell of a round the side weights make an AdaGrad step with the gradients those dyads
-    pulled, and the effective blocks follow. A step moves all features at once, so its rate is divided by the typical
-    sum of a line's features (`norms`), which makes it a step of that rate in the scores.
+    After a part of each cell of a round, the side weights take an AdaGrad step with the gradients of the dyads visited,
+    and the effective blocks follow. A step moves the weights of all features at once. Its rate is therefore divided by
+    the mean L1 norm of the features (`norms`), so that the scores move at the given rate.
     """
 
     def __init__(self, objective: Objective, state: Array, side: Side, norms: Sequence[float]) -> None:
@@ -171,7 +186,7 @@ class _SideSteps:
         return Pulled(*map(or_absent, (self.row_shift, self.col_shift, self.row, self.col, self.kept)))
 
     def step(self, rate: Any, share: float) -> None:
-        """Move the side weights, by a share of an epoch, and the effective blocks with them."""
+        """Take an AdaGrad step of the side weights, with a share of their penalty, and update the effective blocks."""
         layout, side = self.layout, self.side
         gradient = np.zeros_like(self.state[0])
         layout.pull_side(Blocks(self.row, self.col, self.blocks.shared), self.kept, side, gradient)
@@ -185,9 +200,9 @@ class _SideSteps:
             side[:2], moved, layout.side_columns, shifts, self.blocks, strict=False
         ):
             if features is not None:
-                now = features @ weights
-                block[:, columns] += now - shift[:, columns]
-                shift[:, columns] = now
+                new_shift = features @ weights
+                block[:, columns] += new_shift - shift[:, columns]
+                shift[:, columns] = new_shift
         for array in (self.row, self.col, self.kept):
             if array is not None:
                 array[:] = 0
@@ -195,7 +210,7 @@ class _SideSteps:
             self.offset[:] = layout.first_scores(self.state[0], side)
 
     def write_back(self) -> None:
-        """Bring the own blocks up to date with the effective ones."""
+        """Write the own blocks: the effective blocks minus the shifts due to features."""
         if self.row_shift is not None:
             self.own.row[:] = self.blocks.row - self.row_shift
         if self.col_shift is not None and not self.layout.structure.one_set:

@@ -1,7 +1,7 @@
-"""The CPU engine: sums over dyads on a pool of threads, the same at any number of them.
+"""The CPU engine: sums over dyads on a pool of threads. Results do not depend on the number of threads.
 
-Full batch: by row (score, loss, keep g, pull into that row), then by column (read g, pull into that column), so
-that every sum has one owner and one order.
+A full-batch gradient takes two passes: by row (score, loss, store g, pull into the row), then by column (read g, pull
+into the column). So every sum has one owner and a fixed order.
 """
 
 import math
@@ -35,23 +35,24 @@ from dyads.settings import Setting
 Array = np.ndarray[Any, Any]
 
 STORED_GRADIENT_BYTES = 2**30
-"""Above this size the score gradients of the row pass are computed again in the column pass, not stored."""
+"""Memory limit for storing the score gradients of a row pass; above it, the column pass computes them again."""
 
 CELL = 8192
-"""Dyads per cell of SGD aimed at: its rows and columns then stay in the cache of a core."""
+"""Target number of dyads per SGD cell: small enough for the rows and columns of a cell to stay in a core's cache."""
 
 MAX_GROUPS = 32
-"""Most groups that SGD deals rows, and columns, into: as many cells are visited at once, enough for any CPU."""
+"""Maximum number of SGD groups of rows, and of columns. As many cells are visited in parallel, enough for most CPUs."""
 
 
 class Threads:
-    """A pool of threads that keeps the order of its tasks; none is started for a single task or a single thread."""
+    """A pool of `n` threads; it starts none if n is one or there is a single task."""
 
     def __init__(self, n: int) -> None:
         self.n = n
         self._pool: ThreadPoolExecutor | None = None
 
     def map(self, function: Callable[[Any], Any], tasks: Iterable[Any]) -> list[Any]:
+        """Apply the function to each task; return the results in the order of the tasks."""
         tasks = list(tasks)
         if self.n == 1 or len(tasks) == 1:
             return [function(task) for task in tasks]
@@ -72,8 +73,8 @@ class CPU(Setting):
     Parameters
     ----------
     threads : int, default None
-        Number of threads; None is all cores, or this process's share of them inside a joblib worker. The result does
-        not depend on it.
+        Number of threads; None means all cores or, inside a joblib worker, its share of them. The result does not
+        depend on it.
     """
 
     threads: int | None = None
@@ -97,17 +98,17 @@ class CPU(Setting):
             return scoring.block_scores(structure, blocks, codes, offset, run)
 
     def n_threads(self) -> int:
-        """How many threads are started: as many as asked for, or as are free for this process."""
+        """Return the number of threads to start: `threads` or all cores, but inside joblib no more than its share."""
         n = joblib.cpu_count() if self.threads is None else self.threads
         backend, _ = get_active_backend()
         if getattr(backend, "nesting_level", 0):
-            # Joblib tells its worker processes their share of the cores; its threads have none but their own.
+            # Joblib sets NUMBA_NUM_THREADS to a worker process's share of the cores; its threads have one core each.
             n = min(n, int(os.environ.get("NUMBA_NUM_THREADS", "1")))
         return max(1, n)
 
     @contextmanager
     def _run(self) -> Iterator[Run]:
-        # Threads live no longer than a call, so that a later fork is safe.
+        # Threads end with the call, so that a later fork is safe.
         threads = Threads(self.n_threads())
         try:
             yield threads.map
@@ -116,7 +117,7 @@ class CPU(Setting):
 
 
 class Bound:
-    """Dyads, their counts and orders, and threads: what all problems restricted from one share."""
+    """Dyads, their counts and orders, and threads: shared by a problem and its restrictions."""
 
     def __init__(self, objective: Objective, dyads: Dyads, counts: Counts | None, threads: Threads) -> None:
         one_set = objective.structure.one_set
@@ -190,7 +191,10 @@ class Host:
         return dyads, kept
 
     def _by_row(self, theta: Array, blocks: Blocks, kept: Array, out: Blocks) -> float:
-        """Sum the loss; write its gradient to the rows' and shared blocks of `out`, and d loss / d score to `kept`."""
+        """Return the loss; WRITE its gradient to `out.row` and ADD it to `out.shared`.
+
+        `kept` : (n, n_labels) receives d loss / d score in row order, unless it is empty.
+        """
         specs, total, first = self._specs(theta), 0.0, 0
         for shard in self._bound.orders.by_row:
             lines = kept[first : first + len(shard.dyads)]
@@ -202,10 +206,10 @@ class Host:
         return total
 
     def _by_col(self, theta: Array, blocks: Blocks, kept: Array, out: Blocks) -> None:
-        """Add the gradient of the loss to the columns' blocks of `out`, which with one id set are also the rows'."""
+        """ADD the gradient of the loss by columns to `out.col`, which with one id set is also `out.row`."""
         specs = self._specs(theta)
         for shard in self._bound.orders.by_col:
-            # Scores begin at zero, or else their gradients are kept: see `value_and_gradient`.
+            # No offsets are needed: if dyads have features, score gradients are stored. See `value_and_gradient`.
             data = Data.of(shard.dyads, theta.dtype, None)
             out.col[shard.owners] += col_sums(specs, blocks, shard, data, kept, self._run)
 

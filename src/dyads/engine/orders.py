@@ -1,6 +1,6 @@
-"""The orders in which passes visit dyads: shards of whole tasks by owner, and the cells of SGD.
+"""The orders in which passes visit dyads: by owner, in shards of whole tasks, and in the cells of SGD.
 
-Everything here depends on the data alone, never on who computes it: so neither does any sum.
+The orders depend on the data only, never on which worker computes what; so sums do not depend on it either.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,33 +17,36 @@ from dyads.model.parameters import Role
 
 Array = np.ndarray[Any, Any]
 Bounds = tuple[int, int]
-"""The first of a run of dyads or owners, and one after the last."""
+"""A half-open range of dyads or owners: the first, and one past the last."""
 
 Run = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
-"""Maps a function over tasks, in any order, and returns what it gave in theirs."""
+"""Applies a function to tasks, in any order, and returns the results in the order of the tasks."""
 
 SHARD = 2**20
-"""Dyads per shard aimed at: what is mapped from disk, copied to a device or sent to a worker at once."""
+"""Target number of dyads per shard, the unit to map from disk, copy to a device or send to a worker.
+
+Larger shards amortise the transfer; smaller ones need less memory at a time.
+"""
 
 CHUNK = 8192
-"""Dyads per task of a sum: some hundred microseconds, well above what starting a task costs."""
+"""Dyads per task of a sum: a few hundred microseconds of work, well above the cost of starting a task."""
 
 ENTITY_CHUNK = 2048
-"""Dyads per task that solves for entities, or draws them: a dyad costs some ten times as much there."""
+"""Dyads per task that solves for entities or draws them: a dyad costs about ten times as much there as in a sum."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """A run of owners and all their dyads, in order: self-contained, so that a pass over it is a pure function.
+    """A run of owners with all their dyads: self-contained, so that a pass over it is a pure function.
 
     Attributes
     ----------
-    role : whose dyads these are
+    role : role of the owners
     first : code of the first owner
-    start : (n_owners + 1,) where the dyads of each owner begin
-    order : (m,) their positions in `dyads`
-    dyads : in the order of owners, but for nodes, whose dyads have two owners
-    place : (n,) of a shard of columns, where its dyads lie in the order of rows; else Absent
+    start : (n_owners + 1,) the dyads of owner e are order[start[e]:start[e + 1]]
+    order : (m,) positions in `dyads`
+    dyads : (n,) dyads, sorted by owner; in row order for nodes, whose dyads have two owners
+    place : (n,) for a shard of columns, the position of each dyad in row order; otherwise Absent
     """
 
     role: Role
@@ -54,12 +57,12 @@ class Shard:
     place: Any = ABSENT
 
     def __len__(self) -> int:
-        """How many owners there are."""
+        """The number of owners."""
         return len(self.start) - 1
 
     @property
     def owners(self) -> slice:
-        """Their codes."""
+        """The codes of the owners."""
         return slice(self.first, self.first + len(self))
 
     @property
@@ -68,31 +71,31 @@ class Shard:
 
     @property
     def sum_tasks(self) -> list[Bounds]:
-        """All owners, in runs for sums; they are counted from the shard's first."""
+        """Ranges of owners for sums, relative to the shard's first owner; together they cover all owners."""
         return owner_tasks(self.start, CHUNK)
 
     @property
     def entity_tasks(self) -> list[Bounds]:
-        """All owners, in runs that are solved for, or drawn: nodes in one, since they depend on each other."""
+        """Ranges of owners to solve for or to draw; one range for nodes, since they depend on each other."""
         return [(0, len(self))] if self.role == Role.NODE else owner_tasks(self.start, ENTITY_CHUNK)
 
     def tasks_of(self, codes: Array) -> list[Bounds]:
-        """Runs of neighbouring owners, those of `codes` that lie in this shard."""
-        mine = codes[(codes >= self.first) & (codes < self.first + len(self))]
-        return runs(mine - self.first, self.start)
+        """Return ranges of consecutive owners that cover those `codes` that are in this shard."""
+        in_shard = codes[(codes >= self.first) & (codes < self.first + len(self))]
+        return runs(in_shard - self.first, self.start)
 
     @cached_property
     def by_relation(self) -> Grouped:
-        """The dyads of each relation, in their order."""
+        """The dyads grouped by relation; within a relation they keep their order."""
         dyads = self.dyads
         relation = np.zeros(len(dyads), np.int32) if dyads.relation is None else dyads.relation
         return Grouped.by(relation, dyads.n_relations)
 
 
 class Orders:
-    """The bound dyads in the orders that passes visit them in, each made when it is first needed.
+    """The bound dyads in the orders of the passes; each order is computed when it is first needed.
 
-    `n_groups` : how many groups SGD deals rows, and columns, into; an engine's own choice.
+    `n_groups` : number of groups into which SGD divides rows, and columns; each engine chooses its own.
     """
 
     def __init__(self, dyads: Dyads, one_set: bool, n_groups: int) -> None:
@@ -113,13 +116,13 @@ class Orders:
 
     @cached_property
     def by_col(self) -> list[Shard]:
-        """Shards of columns, whose dyads are in the order of rows within a column."""
+        """Shards of columns; the dyads of a column are in row order."""
         place = np.argsort(self.dyads.col[self._row_order], kind="stable")
         return cut(Role.COL, self.dyads.take(self._row_order[place]), self.dyads.n_cols, place)
 
     @cached_property
     def by_node(self) -> list[Shard]:
-        """All nodes of one id set with their dyads in either role, a self-link once: one shard, updated in order."""
+        """One shard with all nodes of one id set and their dyads in either role, self-links once; updated in order."""
         dyads = self.in_row_order
         other = np.flatnonzero(dyads.row != dyads.col)
         grouped = Grouped.by(np.concatenate([dyads.row, dyads.col[other]]), dyads.n_rows)
@@ -127,7 +130,7 @@ class Orders:
         return [Shard(Role.NODE, 0, grouped.start, order, dyads)]
 
     def of(self, role: Role) -> list[Shard]:
-        """The shards whose owners have a role: rows, columns or nodes."""
+        """Return the shards of a role: rows, columns or nodes."""
         return self.by_row if role == Role.ROW else self.by_col if role == Role.COL else self.by_node
 
     @cached_property
@@ -136,7 +139,7 @@ class Orders:
 
 
 def cut(role: Role, dyads: Dyads, n_owners: int, place: Any) -> list[Shard]:
-    """Cut dyads in the order of their owners into shards."""
+    """Cut dyads, sorted by owner, into shards of whole owners."""
     owner = dyads.row if role == Role.ROW else dyads.col
     start = np.searchsorted(owner, np.arange(n_owners + 1))
     shards = []
@@ -151,9 +154,15 @@ def cut(role: Role, dyads: Dyads, n_owners: int, place: Any) -> list[Shard]:
 
 @dataclass(frozen=True)
 class Cells:
-    """Dyads sorted by cell; cell (p, q) of the n_groups x n_groups holds start[p n_groups + q] onwards.
+    """Dyads sorted by cell, a pair of a row group and a column group, for SGD.
 
-    With one id set a dyad of groups p and q lies in cell (min(p, q), max(p, q)), whichever is its row's.
+    Cell (p, q) has the number c = p n_groups + q and the dyads start[c]..start[c + 1]-1. With one id set, a dyad of
+    groups p and q lies in cell (min(p, q), max(p, q)), whichever of them is the group of its row.
+
+    Attributes
+    ----------
+    dyads : (n,) dyads, sorted by cell
+    start : (n_groups^2 + 1,) first dyad of each cell
     """
 
     dyads: Dyads
@@ -171,7 +180,10 @@ class Cells:
         return cls(dyads.take(grouped.order), grouped.start, n_groups, one_set)
 
     def round(self, shift: int) -> list[int]:
-        """Cells of which no two share a group: (p, p + shift), or with one id set those with p + q = shift, mod n."""
+        """Return cells of which no two share a group.
+
+        Modulo n_groups these are the cells (p, p + shift) or, with one id set, the cells (p, q) with p + q = shift.
+        """
         n = self.n_groups
         if self.one_set:
             pairs = {tuple(sorted((p, (shift - p) % n))) for p in range(n)}
@@ -180,25 +192,25 @@ class Cells:
 
 
 def _deal(counts: Array, n_groups: int) -> Array:
-    """Deal entities into groups of about equal counts, the most frequent first."""
-    # Sixteen bits are sorted by radix, as long as cells can be counted in them.
+    """Assign entities to groups of about equal counts: in turn, by descending count."""
+    # NumPy sorts 16-bit integers by radix sort, which is fast; cell numbers must fit into them.
     group = np.empty(len(counts), np.int16 if n_groups**2 < 2**15 else np.int32)
     group[np.argsort(-counts, kind="stable")] = np.arange(len(counts)) % n_groups
     return group
 
 
 def in_order(function: Callable[[Any], Any], tasks: Iterable[Any]) -> list[Any]:
-    """Run tasks that depend on each other: one after the other."""
+    """Apply the function to one task after the other; for tasks that depend on each other. A `Run`."""
     return [function(task) for task in tasks]
 
 
 def even_tasks(first: int, last: int) -> list[Bounds]:
-    """Cut dyads first..last-1 into tasks of sums."""
+    """Cut dyads first..last-1 into ranges of `CHUNK` dyads."""
     return [(begin, min(begin + CHUNK, last)) for begin in range(first, last, CHUNK)]
 
 
 def owner_tasks(start: Array, size: int) -> list[Bounds]:
-    """Cut owners into runs of about `size` dyads."""
+    """Cut owners into ranges of about `size` dyads each; `start` : (n_owners + 1,) first dyad of each owner."""
     n_tasks = max(1, int(start[-1]) // size)
     cuts = np.searchsorted(start, np.linspace(0, start[-1], n_tasks + 1)[1:-1])
     bounds = np.unique(np.concatenate([[0], cuts, [len(start) - 1]]))
@@ -206,7 +218,7 @@ def owner_tasks(start: Array, size: int) -> list[Bounds]:
 
 
 def runs(codes: Array, start: Array) -> list[Bounds]:
-    """Ranges of neighbouring codes, of about ENTITY_CHUNK dyads each."""
+    """Return ranges of consecutive codes, of about `ENTITY_CHUNK` dyads each."""
     codes = np.unique(codes)
     if not len(codes):
         return []

@@ -1,7 +1,7 @@
-"""The kernels that pass over dyads: by row, by column, of the loss alone, and of SGD.
+"""Kernels that pass over dyads: by row, by column, for the loss only, and for SGD.
 
-Blocks are effective ones, and `Data.offset` holds what the scores of dyads begin at: side-information is no kernel's
-business. A kernel allocates nothing: its scratch vectors are arguments.
+Kernels do not know about side-information: blocks are effective blocks, and `Data.offset` holds the score offsets due
+to dyad features. A kernel allocates nothing: its scratch arrays are arguments.
 """
 
 import math
@@ -20,19 +20,19 @@ from dyads.model.structure import pull_col, pull_row, pull_shared, score
 Array = np.ndarray[Any, Any]
 
 SHARED_BATCH = 64
-"""Dyads after which SGD moves the shared blocks: every dyad touches one, and a step costs as much as a dyad."""
+"""Dyads per SGD step of the shared blocks: every dyad contributes to one, and a step costs as much as a dyad."""
 
 
 @jitable
 def score_dyad(structure, a, b, h, offset, i, s):  # type: ignore[no-untyped-def]
-    """Write the scores of dyad i with blocks a, b and h to s."""
+    """WRITE the scores of dyad i with blocks a, b and h to s."""
     load_scores(offset, i, s)
     score(structure, a, b, h, s)
 
 
 @jitable
 def dyad_loss(specs, a, b, h, data, i, work):  # type: ignore[no-untyped-def]
-    """Return the weighted loss of dyad i with blocks a, b and h, and write its derivative by the scores to work.g."""
+    """Return the weighted loss of dyad i with blocks a, b and h; WRITE its score gradient to work.g."""
     score_dyad(specs.structure, a, b, h, data.offset, i, work.s)
     value = weigh(data.weight, i, evaluate(specs.loss, data.label[i], work.s, work.g))
     weigh_all(data.weight, i, work.g)
@@ -41,9 +41,10 @@ def dyad_loss(specs, a, b, h, data, i, work):  # type: ignore[no-untyped-def]
 
 @kernel
 def row_pass(specs, blocks, data, owned, bounds, kept, work, tile, row_sums, shared_sums):  # type: ignore[no-untyped-def]
-    """Return the loss of owners bounds[0]..bounds[1]-1 of a shard of rows; ADD its pulls to row_sums and shared_sums.
+    """Return the loss of owners bounds[0]..bounds[1]-1 of a shard of rows.
 
-    Keeps d loss / d score in `kept` (n, n_labels) unless that is empty. `tile` : (row size,) scratch.
+    ADDS its gradients to row_sums and shared_sums. WRITES d loss / d score to `kept` (n, n_labels) unless that is
+    empty. `tile` : (row size,) scratch.
     """
     total = 0.0
     for e in range(bounds[0], bounds[1]):
@@ -72,9 +73,9 @@ def row_pass(specs, blocks, data, owned, bounds, kept, work, tile, row_sums, sha
 
 @kernel
 def col_pass(specs, blocks, data, owned, bounds, kept, place, work, tile, col_sums):  # type: ignore[no-untyped-def]
-    """ADD the pulls of owners bounds[0]..bounds[1]-1 of a shard of columns to col_sums.
+    """ADD the gradient of the loss of owners bounds[0]..bounds[1]-1 of a shard of columns to col_sums.
 
-    d loss / d score of dyad i is kept[place[i]] or, if `kept` is empty, computed again.
+    d loss / d score of dyad i is kept[place[i]] or, if `kept` is empty, computed again. `tile` : (col size,) scratch.
     """
     for e in range(bounds[0], bounds[1]):
         b = blocks.col[owned.first + e]
@@ -98,10 +99,10 @@ def col_pass(specs, blocks, data, owned, bounds, kept, place, work, tile, col_su
 def row_sums(
     specs: Specs, blocks: Blocks, shard: Shard, data: Data, kept: Array, run: Run
 ) -> tuple[float, Array, Array]:
-    """The loss of a shard of rows, its gradient by each of its rows' blocks, and by all shared blocks.
+    """Return the loss of a shard of rows and its gradients by the rows' blocks and by all shared blocks.
 
-    `kept` : (n, n_labels) is WRITTEN with d loss / d score of each dyad, unless it is empty. The sums of shared blocks
-    are made per task, and added in the order of tasks.
+    WRITES d loss / d score of each dyad to `kept` (n, n_labels) unless that is empty. The gradients by shared blocks
+    are summed per task, and the sums added in the order of tasks.
     """
     tasks, dtype = shard.sum_tasks, blocks.row.dtype
     rows = np.zeros((len(shard), blocks.row.shape[1]), dtype)
@@ -117,9 +118,9 @@ def row_sums(
 
 
 def col_sums(specs: Specs, blocks: Blocks, shard: Shard, data: Data, kept: Array, run: Run) -> Array:
-    """The gradient of the loss of a shard of columns by each of its columns' blocks.
+    """Return the gradient of the loss of a shard of columns by the columns' blocks.
 
-    `kept` : of all dyads, in the order of rows; if it is empty, score gradients are computed again.
+    `kept` : score gradients of all dyads in row order; if it is empty, they are computed again.
     """
     dtype, owned = blocks.col.dtype, shard.owned
     cols = np.zeros((len(shard), blocks.col.shape[1]), dtype)
@@ -143,13 +144,16 @@ def loss_pass(specs, blocks, data, bounds, work):  # type: ignore[no-untyped-def
 
 
 class Decay(NamedTuple):
-    """The penalty as SGD meets it: a dyad holds the share w_i / n_r of that of its row, its column and its relation.
+    """The penalty, divided among dyads for SGD.
+
+    Dyad i, of weight w_i, carries the share w_i / n of the penalty of its row, whose dyads have the summed weight n.
+    The same holds for its column and its relation.
 
     Attributes
     ----------
-    row, col, shared : (n,) what is multiplied by the weight of a dyad: the penalty's scale over the owner's count
+    row, col, shared : (n,) share per unit of dyad weight: the scale of the owner's penalty over the owner's count
     row_l2, col_l2, shared_l2 : (size,) strength of the penalty on each entry of a block
-    centre : (n_relations, shared size) what the shared blocks are penalised towards
+    centre : (n_relations, shared size) value that shared blocks are shrunk towards
     """
 
     row: Any
@@ -162,12 +166,12 @@ class Decay(NamedTuple):
 
 
 class Pulled(NamedTuple):
-    """What an SGD pass keeps for the steps of the side weights; each is Absent where there are no such features.
+    """Arrays that an SGD pass records for the steps of the side weights; Absent without the features in question.
 
     Attributes
     ----------
-    row_shift, col_shift : (n, size) what features add to own blocks, which the penalty leaves out
-    row, col : (n, size) pulled gradients, added up
+    row_shift, col_shift : (n, size) shift of own blocks due to features, which is not penalised
+    row, col : (n, size) sums of the gradients by effective blocks
     kept : (n, n_labels) score gradients
     """
 
@@ -179,7 +183,15 @@ class Pulled(NamedTuple):
 
 
 class DescentWork(NamedTuple):
-    """Scratch of an SGD pass: pulled gradients of a row, a column and all shared blocks, and shares of relations."""
+    """Scratch arrays of an SGD pass.
+
+    Attributes
+    ----------
+    row : (row size,) gradient by the row's block
+    col : (col size,) gradient by the column's block
+    shared : (n_relations, shared size) gradients by shared blocks, summed since their last step
+    share : (n_relations,) shares of the penalties of shared blocks, summed since their last step
+    """
 
     row: Any
     col: Any
@@ -189,12 +201,12 @@ class DescentWork(NamedTuple):
 
 @kernel
 def sgd_pass(specs, blocks, squares, data, order, decay, rate, pulled, work, scratch):  # type: ignore[no-untyped-def]
-    """One AdaGrad step per dyad, in the given order; returns the sum of the losses met on the way.
+    """Take one AdaGrad step per dyad, in the given order; return the sum of the losses, each before its step.
 
-    A dyad's gradient holds its share of the penalty, so that an epoch's steps sum to the gradient of the objective.
-    Both pulls are computed before either lands: of a self-link they land on one block. The shared blocks, which every
-    dyad touches, move after every `SHARED_BATCH` dyads. With side-information the blocks are effective ones, and the
-    penalty is on what is left without the shifts of `pulled`.
+    The gradient of a dyad includes its share of the penalty, so that the gradients of an epoch sum to the gradient of
+    the objective. Both pulls are computed before either block moves: in a self-link both blocks are the same. The
+    shared blocks move after every `SHARED_BATCH` dyads. With side-information the blocks are effective blocks, and the
+    penalty applies to the blocks minus the shifts in `pulled`.
     """
     total = 0.0
     scratch.shared[:] = 0
@@ -229,9 +241,9 @@ def sgd_pass(specs, blocks, squares, data, order, decay, rate, pulled, work, scr
 
 @jitable
 def step(x, centres, n, g, squares, rate, share, l2):  # type: ignore[no-untyped-def]
-    """AdaGrad (Duchi et al. 2011) on g plus a share of the penalty: x -= rate d / sqrt(sum of d^2 so far).
+    """Take an AdaGrad step (Duchi et al. 2011): x -= rate d / sqrt(sum of d^2 so far), d = g + share of the penalty.
 
-    The penalty is on the distance from line n of `centres`, or from zero if these are Absent.
+    The penalty is on x - centres[n], or on x if `centres` is Absent.
     """
     for k in range(x.size):
         d = g[k] + slope(distance(centres, n, x, k), l2[k], share)
@@ -241,25 +253,25 @@ def step(x, centres, n, g, squares, rate, share, l2):  # type: ignore[no-untyped
 
 @kernel
 def step_pass(x, centres, g, squares, rate, share, l2):  # type: ignore[no-untyped-def]
-    """One AdaGrad step of each line of x with the gradient g."""
+    """Take one AdaGrad step of each row of x with the gradient g."""
     for n in range(x.shape[0]):
         step(x[n], centres, n, g[n], squares[n], rate, share, l2)
 
 
 @read_if_present(lambda centres, n, x, k: x[k])
 def distance(centres, n, x, k):  # type: ignore[no-untyped-def]
-    """x[k] - centres[n, k], or x[k] if there are no centres."""
+    """Return x[k] - centres[n, k], or x[k] if `centres` is absent."""
     return x[k] - centres[n, k]
 
 
 @read_if_present(lambda table, n, x: None)
 def keep_pull(table, n, x):  # type: ignore[no-untyped-def]
-    """table[n] += x."""
+    """table[n] += x, unless `table` is absent."""
     add(table[n], x)
 
 
 @read_if_present(lambda table, n, x: None)
 def keep_scores(table, n, x):  # type: ignore[no-untyped-def]
-    """table[n] = x."""
+    """table[n] = x, unless `table` is absent."""
     for k in range(x.size):
         table[n, k] = x[k]

@@ -1,9 +1,10 @@
-"""The posterior of an objective's parameters: one sweep of a Gibbs sampler over everything, given the dyads.
+"""The posterior of the parameters of an objective, and a sweep of the Gibbs sampler over all of them.
 
     p(theta, priors | labels) ∝ exp(-sum_i w_i loss_i) p(blocks | priors) p(side weights) p(shared blocks) p(priors)
 
-With the log loss the first factor is the likelihood. Own blocks of rows and columns (or nodes), and the shared blocks
-of several relations, have learnt priors, see `prior`; what a single relation shares is Gaussian about where it starts.
+With the log loss the first factor is the likelihood. The own blocks of rows and columns (or nodes), and the shared
+blocks of several relations, have learnt priors (`BlockPrior`). The shared block of a single relation has a fixed
+Gaussian prior around its initial value.
 """
 
 from dataclasses import dataclass
@@ -22,24 +23,27 @@ from dyads.model.structure import free_labels
 Array = np.ndarray[Any, Any]
 
 SHARED_SPREAD = 1.0
-"""Prior standard deviation of a label's weights of shared latent weights, about where they start."""
+"""Prior standard deviation of phi and Lambda of a single relation around their initial value, whose size is about one.
+
+A wider prior lets them grow at the expense of the factors that they multiply.
+"""
 
 LEAST_SPREAD = 0.1
-"""Latent columns whose root mean square is below this have been brought to zero by a penalty."""
+"""Root mean square below which a latent column counts as shrunk to zero: a third of `INITIAL_SCALE`."""
 
 BIAS_SPREAD = 10.0
-"""Prior standard deviation of the label bias of a single relation."""
+"""Prior standard deviation of the label bias of a single relation: nearly flat, in log-odds, as it is not penalised."""
 
 
 @dataclass(frozen=True)
 class State:
-    """Where a chain is.
+    """The state of a chain.
 
     Attributes
     ----------
-    theta : (size,) the parameters
-    priors : the learnt priors of rows and columns, or of nodes, and last of relations, if there are several
-    side_precision : (3,) of the side weights of rows, columns and dyads
+    theta : (size,) parameters
+    priors : learnt priors of rows and columns, or of nodes; then of relations, if there are several
+    side_precision : (3,) precisions of the side weights of rows, columns and dyads
     """
 
     theta: Array
@@ -47,41 +51,43 @@ class State:
     side_precision: Array
 
     def rounded(self) -> "State":
-        """The same in single precision, to be kept."""
+        """Return a copy in single precision, for storage."""
         priors = (BlockPrior(*(part.astype(np.float32) for part in learnt)) for learnt in self.priors)
         return State(self.theta.astype(np.float32), tuple(priors), self.side_precision.astype(np.float32))
 
     def arrays(self) -> dict[str, Array]:
-        """All of it, by name."""
+        """Return all arrays of the state by name; `of` is the inverse."""
         named = {f"{name}{i}": part for i, prior in enumerate(self.priors) for name, part in prior._asdict().items()}
         return {"theta": self.theta, "side_precision": self.side_precision, **named}
 
     @classmethod
     def of(cls, arrays: dict[str, Array]) -> "State":
-        """The state whose `arrays` these are."""
+        """Build a state from its `arrays`."""
         n = sum(name.startswith("mean") for name in arrays)
         priors = (BlockPrior(*(arrays[f"{name}{i}"] for name in BlockPrior._fields)) for i in range(n))
         return cls(arrays["theta"], tuple(priors), arrays["side_precision"])
 
     @property
     def nbytes(self) -> int:
+        """The size of all arrays, in bytes."""
         return sum(part.nbytes for part in self.arrays().values())
 
 
 class Posterior:
-    """A bound objective, sampled: by any engine, through its block updates."""
+    """Samples the posterior of a bound objective, with the block updates of any engine."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.layout = problem.objective.layout
         own = (Role.NODE,) if self.layout.structure.one_set else (Role.ROW, Role.COL)
         self.roles = (*own, Role.SHARED) if self.layout.n_relations > 1 else own
-        """Whose blocks have learnt priors."""
+        """The roles whose blocks have learnt priors."""
 
     def start(self, theta: Array, rng: np.random.Generator) -> State:
-        """A state at the parameters theta.
+        """Return the state of a chain that starts at theta.
 
-        Latent weights that a penalty has brought to zero start at random: zero is a saddle, which chains leave slowly.
+        Latent columns that a penalty has shrunk to zero start at random: zero is a saddle point, which chains leave
+        slowly.
         """
         theta, structure = theta.astype(np.float64), self.layout.structure
         for role in self.roles:
@@ -93,7 +99,7 @@ class Posterior:
         return State(theta, tuple(BlockPrior.around(updates.moments(role)) for role in self.roles), np.ones(3))
 
     def sweep(self, state: State, noise: SweepNoise) -> tuple[State, float]:
-        """Draw everything once, given all else; returns the new state, and the share of blocks that moved."""
+        """Draw every parameter once, given the rest; return the new state and the mean acceptance rate of blocks."""
         updates = self.problem.blocks_in_turn(state.theta)
         priors, accepted = [], []
         for role, prior in zip(self.roles, state.priors, strict=True):
@@ -109,21 +115,21 @@ class Posterior:
         return State(updates.theta(), tuple(priors), precision), float(moved.mean()) if len(moved) else 1.0
 
     def loss(self, state: State) -> float:
-        """Minus the log-likelihood of the dyads."""
+        """Return the negative log-likelihood of the dyads."""
         return self.problem.loss(state.theta)
 
     def proba(self, state: State, dyads: Dyads) -> Array:
-        """The probabilities of labels (n, n_labels) of other dyads of the same rows, columns and features."""
+        """Return the label probabilities (n, n_labels) of other dyads with the same rows, columns and features."""
         return link(self.problem.scores(state.theta, dyads))
 
     def shared_prior(self) -> BlockPrior:
-        """The prior of what all dyads of one relation share; nothing of it is learnt."""
+        """Return the fixed prior of the shared block of a single relation."""
         (centre,) = self.problem.objective.penalty.shared_centre.astype(np.float64)
         spread = np.where(np.arange(len(centre)) < free_labels(self.layout.structure), BIAS_SPREAD, SHARED_SPREAD)
         return BlockPrior(centre, np.diag(spread**-2.0), spread)
 
     def _draw_side(self, updates: BlockUpdates, state: State, priors: list[BlockPrior], noise: SweepNoise) -> Array:
-        """Draw the side weights; returns their precisions, drawn first."""
+        """Draw the precisions of the side weights, then the side weights; return the precisions."""
         drawn, rng, widths = state.side_precision.copy(), noise.side_weights(), self.layout.n_features
         weights = self.layout.side_weights(state.theta)
         for i in np.flatnonzero(widths):

@@ -1,4 +1,4 @@
-"""Predictions: scores of dyads, and the best columns of a row, in flat memory."""
+"""Predictions: the scores of dyads and the best columns of a row, with bounded memory."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -20,11 +20,17 @@ from dyads.model.structure import Structure, score
 Array = np.ndarray[Any, Any]
 
 TOP_CELLS = 2**18
-"""Dyads per task of a search for the best columns: some ten milliseconds, and two megabytes per label."""
+"""Dyads per task of a search for the best columns: about ten milliseconds, and two megabytes of scores per label."""
 
 
 class Pairs(NamedTuple):
-    """Codes of dyads to score: row and col (n,), -1 for unknown ones; relation (n,), or Absent if there is one."""
+    """The codes of dyads to score.
+
+    Attributes
+    ----------
+    row, col : (n,) codes, -1 for an unknown id
+    relation : (n,) codes, or Absent if there is one relation
+    """
 
     row: Any
     col: Any
@@ -37,14 +43,14 @@ class Pairs(NamedTuple):
 
 
 class New(NamedTuple):
-    """Entities without labels, whose probabilities are averaged over what their own blocks may be.
+    """New entities, which have no labels: their probabilities are averaged over draws of their own block.
 
     Attributes
     ----------
-    row, col : (n + 1,) which rows and columns these are; the last flag is that of unknown ones, of code -1
-    unknown_row, unknown_col : (size,) the blocks of unknown ones
-    row_spread, col_spread : (n_draws, size) what is added to the block of a new one
-    row_shift, col_shift : (n, n_labels) what a known one adds to its scores with a new one; or empty
+    row, col : (n + 1,) masks of the new rows and columns; the last entry is for unknown ids, of code -1
+    unknown_row, unknown_col : (size,) blocks of unknown ids
+    row_spread, col_spread : (n_draws, size) draws of the deviation of a new entity's block
+    row_shift, col_shift : (n, n_labels) score shift of a known entity paired with a new one; or empty
     """
 
     row: Any
@@ -68,7 +74,7 @@ class New(NamedTuple):
 
     @classmethod
     def none(cls, blocks: Blocks, n_labels: int) -> "New":
-        """Every entity is known."""
+        """Return the bundle for blocks without new entities."""
         flags, shift = np.zeros(max(map(len, blocks[:2])) + 1, np.bool_), np.empty((0, n_labels))
         row, col = blocks.row.shape[1], blocks.col.shape[1]
         unknown, spreads = (np.empty(row), np.empty(col)), (np.empty((0, row)), np.empty((0, col)))
@@ -76,7 +82,16 @@ class New(NamedTuple):
 
 
 class ScoreWork(NamedTuple):
-    """Scratch: a row's and a column's block a, b; scores s, probabilities p and their total, (n_labels,) each."""
+    """Scratch arrays of scoring.
+
+    Attributes
+    ----------
+    a : (row size,) block of a row
+    b : (col size,) block of a column
+    s : (n_labels,) scores
+    p : (n_labels,) probabilities
+    total : (n_labels,) probabilities summed over draws
+    """
 
     a: Any
     b: Any
@@ -92,9 +107,9 @@ class ScoreWork(NamedTuple):
 
 @kernel
 def score_pass(structure, blocks, pairs, new, bounds, work, S):  # type: ignore[no-untyped-def]
-    """Add the scores of dyads bounds[0]..bounds[1]-1 to S.
+    """ADD the scores of dyads bounds[0]..bounds[1]-1 to S (n, n_labels).
 
-    If an entity is new, S gets the log of the mean of the probabilities over its draws.
+    If the row or the column is new, S gets the log of the mean probabilities over draws instead.
     """
     n_draws = new.row_spread.shape[0]
     for i in range(bounds[0], bounds[1]):
@@ -116,9 +131,9 @@ def score_pass(structure, blocks, pairs, new, bounds, work, S):  # type: ignore[
 
 @jitable
 def score_draw(structure, x, z, h, r, c, new, m, work):  # type: ignore[no-untyped-def]
-    """Add to work.s the scores of a row's block x and a column's z of which one or both are new, in draw m.
+    """ADD to work.s the scores of a row's block x and a column's block z in draw m; at least one of them is new.
 
-    If both are new, their draws are paired as `Population` says. If one is, the other adds its partner shift.
+    If one is new, the partner shift of the other is added. If both are new, their draws are paired as in `Population`.
     """
     vary(x, new.row[r], new.row_spread[m], work.a)
     vary(z, new.col[c], new.col_spread[new.row_spread.shape[0] - 1 - m if new.row[r] else m], work.b)
@@ -131,13 +146,13 @@ def score_draw(structure, x, z, h, r, c, new, m, work):  # type: ignore[no-untyp
 
 @jitable
 def vary(x, new, spread, out):  # type: ignore[no-untyped-def]
-    """out = x, plus `spread` for a new entity."""
+    """WRITE x to `out`, plus `spread` for a new entity."""
     for k in range(x.size):
         out[k] = x[k] + spread[k] if new else x[k]
 
 
 class Candidates(NamedTuple):
-    """A `Query` as a kernel sees it; `start` and `excluded` are its (start, place)."""
+    """A `Query` in the form that kernels read; `start` and `excluded` are its (start, place)."""
 
     rows: Any
     cols: Any
@@ -154,10 +169,11 @@ class Candidates(NamedTuple):
 
 @kernel
 def top_pass(structure, blocks, asked, new, bounds, work, skip, top, at):  # type: ignore[no-untyped-def]
-    """Find the columns of greatest expected value for rows bounds[0]..bounds[1]-1: their places and the values.
+    """Find the columns with the greatest expected value for rows bounds[0]..bounds[1]-1.
 
-    `at` (n_rows, n) and `top` (n_rows, n) come filled with -1 and minus infinity; of equals the first column wins.
-    `skip` : (n_cols,) all False, scratch. New entities are as in `score_pass`.
+    WRITES their indices among the candidates to `at` (n_rows, n), filled with -1 before, and their values to `top`
+    (n_rows, n), filled with minus infinity before. Ties go to the first column. Probabilities of new entities are
+    averaged over draws. `skip` : (n_cols,) scratch, all False before and after.
     """
     n = top.shape[1]
     h = blocks.shared[asked.relation]
@@ -204,12 +220,13 @@ def scores(models: Sequence[Model], codes: Sequence[Codes], features: Any, run: 
 
 
 def _scores(model: Model, codes: Sequence[Codes], features: Any, run: Run) -> Array:
+    """Return the scores (n, n_labels) of one model."""
     n_labels = model.structure.n_labels
     first = model.layout.first_scores(model.theta, Side(dyad=features))
     out = np.zeros((len(codes[0]), n_labels)) if first is None else first.astype(np.float64, copy=False)
     blocks = model.effective
     if len(codes) > 2:
-        # The code -1 finds the last block, which is the average relation's.
+        # The code -1 indexes the last block, that of the average relation.
         blocks = blocks._replace(shared=np.vstack([blocks.shared, model.unknown.shared]))
     _score(model.structure, blocks, Pairs.of(*codes), New.of(model), out, run)
     return out
@@ -224,6 +241,8 @@ def block_scores(structure: Structure, blocks: Blocks, codes: Sequence[Codes], o
 
 
 def _score(structure: Structure, blocks: Blocks, pairs: Pairs, new: New, out: Array, run: Run) -> None:
+    """ADD the scores of `pairs` to `out` (n, n_labels), in tasks."""
+
     def part(bounds: Bounds) -> None:
         score_pass(structure, blocks, pairs, new, bounds, ScoreWork.of(new, structure.n_labels), out)
 
@@ -231,7 +250,7 @@ def _score(structure: Structure, blocks: Blocks, pairs: Pairs, new: New, out: Ar
 
 
 def top(models: Sequence[Model], query: Query, run: Run) -> tuple[Array, Array]:
-    """See `api.Engine.top`. Nothing larger than the answer, and the scores of a task, is kept in memory."""
+    """See `api.Engine.top`. Memory holds no more than the result and the scores of one task."""
     values, at = np.full((len(query.rows), query.n), -np.inf), np.full((len(query.rows), query.n), -1)
     size = max(1, TOP_CELLS // max(1, len(query.cols)))
     tasks = [(i, min(i + size, len(query.rows))) for i in range(0, len(query.rows), size)]
@@ -251,13 +270,13 @@ def top(models: Sequence[Model], query: Query, run: Run) -> tuple[Array, Array]:
 
 
 def _top_of_many(models: Sequence[Model], query: Query, bounds: Bounds, values: Array, at: Array, run: Run) -> None:
-    """`top` of averaged models for some rows: the scores of all columns of each."""
+    """WRITE the result of `top` for averaged models and rows bounds[0]..bounds[1]-1, from the scores of all columns."""
     rows, (start, excluded) = query.rows[bounds[0] : bounds[1]], query.excluded
     codes = [np.repeat(rows, len(query.cols)), np.tile(query.cols, len(rows))]
     if models[0].known.relations is not None:
         codes.append(np.full(len(codes[0]), query.relation))
-    worth = (link(scores(models, codes, None, run)) @ query.values).reshape(len(rows), len(query.cols))
-    for i, line in enumerate(worth, bounds[0]):
+    expected_values = (link(scores(models, codes, None, run)) @ query.values).reshape(len(rows), len(query.cols))
+    for i, line in enumerate(expected_values, bounds[0]):
         line[excluded[start[i] : start[i + 1]]] = -np.inf
         best = np.argsort(-line, kind="stable")[: query.n]
         best = best[np.isfinite(line[best])]

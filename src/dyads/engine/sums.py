@@ -1,7 +1,8 @@
 """Sums at x: the loss of an entity's dyads as a function of its block x, with gradient and curvature; see `entity`.
 
-With the Jacobian J[y, k] = E[y, group of k] v_k of a dyad's scores (see `label_weights`), its curvature J^T C J is
-(E^T C E)[group of k, group of j] v_k v_j.
+The Jacobian of a dyad's scores is J[y, k] = E[y, group of k] v_k (see `label_weights`), so the dyad's curvature is
+
+    (J^T C J)[k, j] = (E^T C E)[group of k, group of j] v_k v_j.
 """
 
 from collections.abc import Sequence
@@ -27,14 +28,19 @@ from dyads.model.structure import (
 
 Array = np.ndarray[Any, Any]
 
+NOT_ONE = 2.0
+"""Value of the shared block in `parts_of`, which looks for label weights that are one whatever that block is."""
+
 
 class Prior(NamedTuple):
     """The penalty of the blocks of a run of entities: 1/2 scale_e (x_e - centre_e)^T precision (x_e - centre_e).
 
     Attributes
     ----------
-    precision : (size, size), scale : (n,), centre : (n, size)
-    active : (size,) which entries move
+    precision : (size, size)
+    scale : (n,)
+    centre : (n, size)
+    active : (size,) mask of the entries that are free; the others are fixed
     """
 
     precision: Any
@@ -43,19 +49,19 @@ class Prior(NamedTuple):
     active: Any
 
     def of(self, owners: slice) -> "Prior":
-        """That of some of the entities."""
+        """Return the prior of some of the entities."""
         return self._replace(scale=self.scale[owners], centre=self.centre[owners])
 
 
 class Part(NamedTuple):
-    """Some entries of a block, in whole groups; see `label_weights`.
+    """Entries of a block that move together, in whole groups; see `label_weights`.
 
     Attributes
     ----------
-    entry : (size,) their places in the block
-    group : (n_groups,) the groups they make
-    end : (n_groups,) where each of them ends among the entries
-    own : (n_groups,) the label that alone weighs a group, by one, or -1
+    entry : (size,) indices of the entries in the block
+    group : (n_groups,) indices of their groups
+    end : (n_groups,) one past the last entry of each group, counted within the part
+    own : (n_groups,) the only label with a weight in the group, if that weight is one; otherwise -1
     """
 
     entry: Any
@@ -66,12 +72,12 @@ class Part(NamedTuple):
     @classmethod
     def of(cls, start: Array, own: Array, groups: Array) -> "Part":
         entries = [np.arange(start[group], start[group + 1]) for group in groups]
-        end = np.cumsum([len(each) for each in entries])
+        end = np.cumsum([len(places) for places in entries])
         return cls(np.concatenate([np.zeros(0, np.int64), *entries]), groups.astype(np.int64), end, own[groups])
 
 
 def group_starts(structure: Structure, role: Role, size: int) -> Array:
-    """Where each group of entries of a block of that size begins, and last where the block ends."""
+    """Return the first entry of each group of a block, followed by the size of the block."""
     shared = role in (Role.SHARED, Role.FEATURE)
     n_single = free_labels(structure) * (1 if shared else structure.n_bias)
     width = structure.group_widths()[shared]
@@ -79,14 +85,17 @@ def group_starts(structure: Structure, role: Role, size: int) -> Array:
 
 
 def parts_of(structure: Structure, role: Role, size: int, shared_size: int, most: int) -> list[Part]:
-    """Cut a block into parts of at most `most` entries, but for a group that is larger, and of whole labels."""
+    """Cut a block into parts of at most `most` entries.
+
+    Parts consist of whole groups, sorted by label; a group larger than `most` is a part of its own.
+    """
     start = group_starts(structure, role, size)
     weights = np.zeros((structure.n_labels, len(start) - 1))
     if role in (Role.SHARED, Role.FEATURE):
         shared_label_weights(structure, weights)
     else:
-        # Weights that come of the shared block are not one.
-        label_weights(structure, np.full(shared_size, 2.0), weights)
+        # Weights that depend on the shared block must not look like constant ones.
+        label_weights(structure, np.full(shared_size, NOT_ONE), weights)
     owned = ((weights != 0).sum(axis=0) == 1) & (weights.sum(axis=0) == 1)
     own = np.where(owned, np.argmax(weights, axis=0), -1)
     order = np.argsort(np.where(owned, own, structure.n_labels), kind="stable")
@@ -103,16 +112,21 @@ def parts_of(structure: Structure, role: Role, size: int, shared_size: int, most
 
 
 class Work(NamedTuple):
-    """Scratch of the sums over dyads.
+    """Scratch arrays of the sums over dyads; `Part` has n_groups groups and size entries.
 
     Attributes
     ----------
-    s, g : (n_labels,) scores and their gradient; C : (n_labels, n_labels) curvature in scores
+    s : (n_labels,) scores
+    g : (n_labels,) score gradient
+    C : (n_labels, n_labels) curvature of the loss in the scores
     E : (n_labels, groups of the block) label weights
-    pull : (n_groups,) gradient of each moving group: E^T g
-    partner : (block size,) what stands beside each entry; moving : (size,) that of the moving entries
-    CE : (n_labels, n_groups) C E; bend : (n_groups, n_groups) E^T C E
-    tile_gx, tile_M : sums of one tile
+    pull : (n_groups,) E^T g, the gradient of each group of the part
+    partner : (block size,) the factor v_k of each entry of the block
+    moving : (size,) the factors v_k of the entries of the part
+    CE : (n_labels, n_groups) C E
+    bend : (n_groups, n_groups) E^T C E, the curvature of each pair of groups
+    tile_gx : (size,) gradient summed over finished tiles
+    tile_M : (size, size) curvature summed over finished tiles
     """
 
     s: Any
@@ -139,15 +153,16 @@ class Work(NamedTuple):
 
 
 class EntitySums(NamedTuple):
-    """f and its derivatives for each entity of a run, given everything else.
+    """The loss of the dyads of each entity of a run as a function of its block, given everything else.
 
     Attributes
     ----------
-    specs, data : what is summed, and over which dyads
-    owned : the run of entities, and their dyads
-    blocks : effective blocks of all rows and columns, and the shared ones; a run of rows reads those of columns, and
-        the reverse
-    prior : of the run's blocks
+    specs : structure and loss
+    owned : the run of entities, with their dyads
+    blocks : effective blocks of all rows and columns, and shared blocks; a run of rows reads the blocks of columns,
+        and vice versa
+    data : the dyads
+    prior : prior of the blocks of the run
     """
 
     specs: Specs
@@ -163,19 +178,19 @@ class EntitySums(NamedTuple):
         return entity_curvature_pass(self, e, x, part, gx, M, work)  # type: ignore[no-any-return]
 
     def has_self_link(self, e: int) -> bool:
-        """Whether one of an entity's dyads is of it with itself; then f may have several minima."""
-        found = False
+        """Whether an entity has a dyad with itself; then f may have several minima."""
+        linked = False
         if self.owned.role == Role.NODE:
             for n in range(self.owned.start[e], self.owned.start[e + 1]):
                 i = self.owned.order[n]
-                found = found or self.data.row[i] == self.data.col[i]
-        return found
+                linked = linked or self.data.row[i] == self.data.col[i]
+        return linked
 
 
 class SharedSums:
-    """f and its derivatives for the shared block of each relation, whose sums are cut into tasks over shards of rows.
+    """The loss of the dyads of each relation as a function of its shared block.
 
-    The sums of each task are added in the order of tasks.
+    The sum of a relation is divided into tasks over shards of rows; the sums of tasks are added in the order of tasks.
     """
 
     def __init__(self, sums: Sequence[EntitySums], prior: Prior, run: Run) -> None:
@@ -186,7 +201,7 @@ class SharedSums:
         self._tasks: dict[int, list[EntitySums]] = {}
 
     def tasks(self, t: int) -> list[EntitySums]:
-        """The sums of a relation, each over some of its dyads: one entity."""
+        """Return the tasks of a relation: sums over ranges of its dyads, each with the relation as its only entity."""
         if t not in self._tasks:
             self._tasks[t] = [
                 sums._replace(owned=sums.owned._replace(first=t, start=np.array(bounds)))
@@ -225,16 +240,20 @@ def loss_at(sums: Any, e: int, x: Array, part: Part, work: Work) -> float:
 
 @by_type
 def curvature_at(sums: Any, e: int, x: Array, part: Part, gx: Array, M: Array, work: Work) -> float:
-    """Return that loss; WRITE its gradient to gx, its curvature to the upper half of M, both of the moving entries."""
+    """Return the loss of an entity's dyads with block x; WRITE its gradient and curvature in the entries of `part`.
+
+    `gx` : (size,), `M` : (size, size), the upper triangle.
+    """
     return float(sums.curvature_at(e, x, part, gx, M, work))
 
 
 @by_type
 def has_self_link(sums: Any, e: int) -> bool:
+    """Whether an entity has a dyad with itself."""
     return bool(sums.has_self_link(e))
 
 
-# Kernels take bundles apart before they loop: a field of a large bundle would be read from memory in every turn.
+# Kernels unpack bundles before they loop: a field of a large bundle would be read from memory in every iteration.
 
 
 @kernel
@@ -257,8 +276,9 @@ def entity_loss_pass(sums, e, x, work):  # type: ignore[no-untyped-def]
 def entity_curvature_pass(sums, e, x, part, gx, M, work):  # type: ignore[no-untyped-def]
     """See `curvature_at`.
 
-    The sums of each tile are made by themselves, so that a large entity can be cut between tiles. The last loops add
-    what groups have, times what stands beside their entries; as a function of their own they are a tenth slower.
+    Each tile is summed separately, so that a large entity can be divided between tiles. The innermost loops add
+    gradient and curvature of groups times the factors v of their entries; in a function of their own they are a tenth
+    slower.
     """
     structure, loss, owned, blocks, data = sums.specs.structure, sums.specs.loss, sums.owned, sums.blocks, sums.data
     entry, group, end, own = part.entry, part.group, part.end, part.own
@@ -314,7 +334,7 @@ def entity_curvature_pass(sums, e, x, part, gx, M, work):  # type: ignore[no-unt
 
 @jitable
 def kinds_of_groups(end, own):  # type: ignore[no-untyped-def]
-    """How many groups of one entry come first, as biases do; and whether labels weigh any group by other than one."""
+    """Return the number of leading groups of one entry (biases), and whether any group needs its label weights E."""
     n_single, dense = 0, False
     while n_single < end.size and end[n_single] == n_single + 1:
         n_single += 1
@@ -325,7 +345,7 @@ def kinds_of_groups(end, own):  # type: ignore[no-untyped-def]
 
 @inlined
 def score_with(structure, owned, blocks, data, e, n, x, s):  # type: ignore[no-untyped-def]
-    """Write the scores of the dyad in place n of the order, with block x of entity e; returns the dyad's blocks."""
+    """WRITE the scores of the dyad at position n of the order, with x for the block of entity e; return its blocks."""
     i = owned.order[n]
     own_row, own_col = roles_of(owned, data, e, i)
     h = x if owned.role == Role.SHARED else blocks.shared[relation_at(data.relation, i)]
@@ -338,7 +358,7 @@ def score_with(structure, owned, blocks, data, e, n, x, s):  # type: ignore[no-u
 
 @inlined
 def roles_of(owned, data, e, i):  # type: ignore[no-untyped-def]
-    """Whether entity e is the row of dyad i, and whether it is its column."""
+    """Return whether entity e is the row of dyad i, and whether it is the column."""
     own_row = owned.role == Role.ROW or (owned.role == Role.NODE and data.row[i] == owned.first + e)
     own_col = owned.role == Role.COL or (owned.role == Role.NODE and data.col[i] == owned.first + e)
     return own_row, own_col
@@ -346,7 +366,7 @@ def roles_of(owned, data, e, i):  # type: ignore[no-untyped-def]
 
 @inlined
 def stand_beside(structure, owned, data, e, n, a, b, partner):  # type: ignore[no-untyped-def]
-    """Write what stands beside each entry of the block of entity e in the scores of the dyad in place n."""
+    """WRITE the factor v_k of each entry of the block of entity e in the scores of the dyad at position n."""
     own_row, own_col = roles_of(owned, data, e, owned.order[n])
     for k in range(partner.size):
         partner[k] = 0
@@ -361,7 +381,7 @@ def stand_beside(structure, owned, data, e, n, a, b, partner):  # type: ignore[n
 
 @inlined
 def bend_groups(times, own, group, g, C, E, CE, pull, bend):  # type: ignore[no-untyped-def]
-    """Write `times` the gradient E^T g and the curvature E^T C E of the moving groups; that of each two once."""
+    """WRITE `times` E^T g to `pull` and `times` E^T C E to the upper triangle of `bend`, for the groups of a part."""
     for p in range(group.size):
         if own[p] >= 0:
             pull[p] = times * g[own[p]]
@@ -388,28 +408,28 @@ def bend_groups(times, own, group, g, C, E, CE, pull, bend):  # type: ignore[no-
 
 @read_if_present(lambda amount, n, structure, x, s: None)
 def add_feature(amount, n, structure, x, s):  # type: ignore[no-untyped-def]
-    """s += what the weights x of a feature add, for the dyad in place n."""
+    """s += contribution of a feature with weights x, for the dyad at position n."""
     for f in range(x.size):
         s[f + (f >= structure.reference)] += amount[n] * x[f]
 
 
 @read_if_present(lambda amount, n, partner: None)
 def beside_feature(amount, n, partner):  # type: ignore[no-untyped-def]
-    """What stands beside the weights of a feature is how much of it a dyad has."""
+    """WRITE the value of the feature in the dyad at position n: the factor v_k of all its weights."""
     for k in range(partner.size):
         partner[k] = amount[n]
 
 
 @read_if_present(lambda amount, sums, e, x: None)
 def follow(amount, sums, e, x):  # type: ignore[no-untyped-def]
-    """Add what the weights x of feature e add to the offsets of its dyads' scores."""
+    """ADD the contribution of feature e with weights x to the score offsets of its dyads."""
     for n in range(sums.owned.start[e], sums.owned.start[e + 1]):
         add_feature(amount, n, sums.specs.structure, x, sums.data.offset[sums.owned.order[n]])
 
 
 @kernel
 def clear(gx, M):  # type: ignore[no-untyped-def]
-    """Set sums to zero."""
+    """Set gx and the upper triangle of M to zero."""
     gx[:] = 0
     for k in range(M.shape[0]):
         for j in range(k, M.shape[0]):
@@ -418,7 +438,7 @@ def clear(gx, M):  # type: ignore[no-untyped-def]
 
 @kernel
 def add_sums(some_gx, some_M, gx, M):  # type: ignore[no-untyped-def]
-    """Add the sums of a tile, or a task, to those of all."""
+    """ADD the sums of a tile or a task to gx and the upper triangle of M."""
     for k in range(gx.size):
         gx[k] += some_gx[k]
         for j in range(k, gx.size):

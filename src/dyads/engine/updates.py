@@ -1,4 +1,4 @@
-"""Blocks that are solved for, or drawn, in turn on the CPU: each given all others; see `entity`."""
+"""Block updates on the CPU: each block is optimised, or drawn, given all others; see `entity`."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -28,7 +28,7 @@ Array = np.ndarray[Any, Any]
 
 
 class HostUpdates:
-    """All blocks of an objective's parameters, in double precision, with the dyads in the orders of their owners."""
+    """Block updates of the parameters of an objective, in double precision; see `api.BlockUpdates`."""
 
     def __init__(self, objective: Objective, orders: Orders, theta: Array, prior: OwnPrior | None, run: Run) -> None:
         layout = objective.layout
@@ -86,12 +86,12 @@ class HostUpdates:
         return accepted
 
     def draw_unlabelled(self, role: Role, key: Key, prior: BlockPrior) -> None:
-        without = np.flatnonzero(~self.labelled(role))
-        if len(without):
-            noise = np.empty((len(without), len(prior.mean)))
-            noise_pass(key, without, noise)
-            away = np.linalg.solve(np.linalg.cholesky(prior.precision).T, noise.T).T
-            self._blocks[role.place][without] = self._shift[role.place][without] + prior.mean + away
+        unlabelled = np.flatnonzero(~self.labelled(role))
+        if len(unlabelled):
+            noise = np.empty((len(unlabelled), len(prior.mean)))
+            noise_pass(key, unlabelled, noise)
+            deviation = np.linalg.solve(np.linalg.cholesky(prior.precision).T, noise.T).T
+            self._blocks[role.place][unlabelled] = self._shift[role.place][unlabelled] + prior.mean + deviation
 
     def draw_side_weights(self, role: Role, prior: BlockPrior, precision: float, rng: np.random.Generator) -> None:
         i, labelled = role.place, self.labelled(role)
@@ -103,6 +103,10 @@ class HostUpdates:
             self._shift[1] = self._shift[0]
 
     def draw_feature_weights(self, precision: float, key: Key) -> None:
+        """Draw the *changes* of the weights, feature by feature; see `Role.FEATURE`.
+
+        A change x has the prior mean -weights, so that weights + x has mean zero.
+        """
         weights, dyads = self._layout.side_weights(self._theta)[2], self._orders.in_row_order
         by_feature = dyads.side.dyad.astype(np.float64).tocsc()
         n, width = weights.shape
@@ -116,7 +120,7 @@ class HostUpdates:
         self._offsets.clear()
 
     def _prior(self, role: Role, learnt: BlockPrior | None, owners: slice) -> Prior:
-        """The prior of some blocks of a role; its centre is that of effective blocks."""
+        """Return the prior of some effective blocks of a role: that of own blocks, shifted by their features."""
         shift = self._shift[role.place][owners]
         if learnt is None:
             prior = self._priors[role.place].of(owners)
@@ -125,11 +129,13 @@ class HostUpdates:
         return Prior(learnt.precision, np.ones(len(shift)), centre, np.ones(shift.shape[1], np.bool_))
 
     def _order(self, role: Role) -> Run:
+        """Return how the tasks of a role run: nodes in order, others in parallel."""
         return in_order if role == Role.NODE else self._run
 
     def _shards(
         self, role: Role, prior: BlockPrior | None, codes: Codes | None
     ) -> Iterator[tuple[Shard, EntitySums, list[Bounds]]]:
+        """Yield each shard of a role that has entities to update, with its sums and its tasks."""
         for shard, data in zip(self._orders.of(role), self._data(role), strict=True):
             tasks = shard.entity_tasks if codes is None else shard.tasks_of(codes)
             if tasks:
@@ -137,7 +143,10 @@ class HostUpdates:
                 yield shard, EntitySums(self._specs, shard.owned, self._blocks, data, own), tasks
 
     def _shared_sums(self, learnt: BlockPrior | None) -> tuple[SharedSums, Run]:
-        """The sums of shared blocks, and how relations are run: side by side, or one after the other if it is one."""
+        """Return the sums of shared blocks, and how relations run.
+
+        Several relations run in parallel, each with its tasks in order; a single relation has its tasks in parallel.
+        """
         within, across = (self._run, in_order) if self._layout.n_relations == 1 else (in_order, self._run)
         prior, sums = self._prior(Role.SHARED, learnt, slice(None)), []
         for shard, data in zip(self._orders.by_row, self._data(Role.ROW), strict=True):
@@ -146,7 +155,7 @@ class HostUpdates:
         return SharedSums(sums, prior, within), across
 
     def _data(self, role: Role) -> list[Data]:
-        """The dyads of each shard of a role; what their scores begin at does not change while blocks do."""
+        """Return the dyads of each shard of a role; score offsets are cached, as they do not depend on blocks."""
         shards = self._orders.of(role)
         if role not in self._offsets:
             self._offsets[role] = [
@@ -158,7 +167,7 @@ class HostUpdates:
 
 
 def _priors(objective: Objective, own: OwnPrior | None) -> list[Prior]:
-    """The penalty of own blocks of rows and columns, and of shared blocks, as a prior of each."""
+    """Return the priors of own blocks of rows and of columns, and of shared blocks: the penalty, or `own` if given."""
     layout, penalty = objective.layout, objective.penalty
     free = np.ones(layout.size, np.bool_) if objective.free is None else objective.free
     active = [block[0] for block in layout.blocks(free)]

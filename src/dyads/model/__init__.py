@@ -1,1 +1,1 @@
-"""Pure mathematics: what is modelled and what is minimised. It imports no numba, scikit-learn or dataframe."""
+"""Pure mathematics: the model and its objective. Imports neither numba, scikit-learn nor a dataframe library."""

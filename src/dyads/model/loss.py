@@ -1,12 +1,12 @@
-"""Losses: scores and a label -> a value and its derivative in score space. A loss never sees parameters.
+"""Losses: scores and a label -> a value and its gradient with respect to the scores. A loss never sees parameters.
 
 Probabilities are the softmax of the scores, p_y = exp(s_y) / sum_z exp(s_z). Ordered losses compare the label's
 numeric value v_y with the expected value m = sum_y p_y v_y, whose derivative is d m / d s_y = p_y (v_y - m).
 
-Kernels: `evaluate` returns the value and WRITES g = d value / d s; `curvature` does that and WRITES C, a positive
-semi-definite stand-in for the second derivative: that itself for the log loss, which is convex, and of the others the
-part that comes of the probabilities' slopes alone (Gauss-Newton), with the steepest curvature of what they are compared
-by. See `structure` for what a kernel is.
+Kernels: `evaluate` returns the value and WRITES g = d value / d s. `curvature` does the same and also WRITES C, a
+positive semi-definite approximation of the Hessian in the scores. For the log loss, which is convex, C is the Hessian.
+Otherwise it is the Gauss-Newton term J^T H J, with H replaced by an upper bound on the outer loss's second derivative.
+`structure` says what a kernel is.
 """
 
 import math
@@ -21,13 +21,13 @@ Array = np.ndarray[Any, Any]
 
 
 class Loss(Protocol):
-    """What a loss provides; see `Log`.
+    """The interface of a loss; see `Log`.
 
     Attributes
     ----------
-    ordered : whether it needs labels with numeric values
-    smooth : whether its derivative is continuous, which quasi-Newton solvers need
-    likelihood : whether it is minus the log of the label's probability, which a posterior needs
+    ordered : whether the loss needs labels with numeric values
+    smooth : whether its derivative is continuous, as quasi-Newton solvers require
+    likelihood : whether it is the negative log-probability of the label, as posterior sampling requires
     """
 
     @property
@@ -38,19 +38,27 @@ class Loss(Protocol):
     def likelihood(self) -> bool: ...
 
     def bind(self, values: Array) -> "Loss":
-        """Return this loss for labels with the given numeric values."""
+        """Return this loss for labels with these numeric values (n_labels,)."""
         ...
 
     def decide(self, proba: Array, values: Array) -> Array:
-        """The code of the ordered label to predict: the one this loss trains the model for."""
+        """Return the codes (n,) of the ordered labels to predict: the decision rule that matches this loss.
+
+        `proba` : (n, n_labels), `values` : (n_labels,).
+        """
         ...
 
-    def evaluate(self, label: int, s: Array, g: Array) -> float: ...
-    def curvature(self, label: int, s: Array, g: Array, C: Array) -> float: ...
+    def evaluate(self, label: int, s: Array, g: Array) -> float:
+        """Return the loss and WRITE g = d value / d s."""
+        ...
+
+    def curvature(self, label: int, s: Array, g: Array, C: Array) -> float:
+        """Return the loss and WRITE g and the curvature C."""
+        ...
 
 
 class Log(NamedTuple):
-    """The negative conditional log-likelihood, -log p_label; proper. Section 3.4."""
+    """The negative conditional log-likelihood, -log p_label. Proper. Menon & Elkan 2010, section 3.4."""
 
     @property
     def ordered(self) -> bool:
@@ -83,7 +91,7 @@ class Log(NamedTuple):
 
 
 class Brier(NamedTuple):
-    """The squared loss over the label's indicator, sum_y (p_y - [y = label])^2; proper. Section 3.4."""
+    """The Brier score, sum_y (p_y - [y = label])^2. Proper. Menon & Elkan 2010, section 3.4."""
 
     @property
     def ordered(self) -> bool:
@@ -117,7 +125,8 @@ class Brier(NamedTuple):
         return float(value)
 
     def curvature(self, label: int, s: Array, g: Array, C: Array) -> float:
-        # 2 P^T P with P = d p / d s = diag(p) - p p^T, whose square is p_y (p_y + |p|^2) less the rest.
+        # C = 2 P^T P with P = d p / d s = diag(p) - p p^T, so that
+        # (P^T P)_yz = p_y p_z (|p|^2 - p_y - p_z) + [y = z] p_y^2.
         _softmax(s, g)
         square = g[0] * g[0]
         for y in range(1, g.size):
@@ -130,7 +139,7 @@ class Brier(NamedTuple):
 
 
 class Squared(NamedTuple):
-    """The squared error of the expected label, (v_label - m)^2. Not proper: probabilities need calibration."""
+    """The squared error of the expected value, (v_label - m)^2. Not proper: probabilities need calibration."""
 
     values: Any = None
 
@@ -168,11 +177,13 @@ class Squared(NamedTuple):
 
 
 class Absolute(NamedTuple):
-    """The absolute error of the expected label, |v_label - m|, smoothed near zero. Section 3.5.
+    """The absolute error of the expected value, |v_label - m|, smoothed near zero. Menon & Elkan 2010, section 3.5.
 
-    value = sqrt(e^2 + d^2) - d with e = m - v_label and d = `delta` times the mean gap between neighbouring label
-    values: quadratic for |e| << d, within d of |e| everywhere. ``delta=0`` is |e| itself, which is not smooth.
-    Not proper: probabilities need calibration.
+        value = sqrt(e^2 + d^2) - d,    e = m - v_label,
+
+    where d is `delta` times the mean gap between neighbouring label values. The value is quadratic for |e| << d and
+    within d of |e| everywhere. ``delta=0`` is |e| itself, which is not smooth. Not proper: probabilities need
+    calibration.
     """
 
     delta: float = 0.1
@@ -210,19 +221,26 @@ class Absolute(NamedTuple):
     def curvature(self, label: int, s: Array, g: Array, C: Array) -> float:
         _softmax(s, g)
         error = _mean_derivative(self.values, g) - self.values[label]
-        # The parabola through the value with its slope that lies above: steeper than the second derivative.
+        # The second derivative of the quadratic that touches the loss here and bounds it from above.
         _outer(g, 1 / math.sqrt(error * error + self.delta * self.delta), C)
         return evaluate(self, label, s, g)
 
 
 class Hinge(NamedTuple):
-    """The all-threshold hinge of MMMF on the expected label. Section 3.5; Rennie & Srebro 2005.
+    """The all-threshold hinge of MMMF on the expected value. Menon & Elkan 2010, section 3.5; Rennie & Srebro 2005.
 
-        value = sum_l hinge(t_l (m - theta_l) / margin_l),    hinge(z) smooth: 1/2 - z, (1 - z)^2 / 2, 0
+        value = sum_l hinge(t_l (m - theta_l) / margin_l)
+        hinge(z) = 1/2 - z for z <= 0,    (1 - z)^2 / 2 for 0 < z < 1,    0 for z >= 1
 
-    with a threshold theta_l at the midpoint of each two neighbouring label values and t_l = 1 if the label lies above
-    it, else -1. m cannot leave the range of the values, so the margin of a threshold is its distance to the nearest of
-    them: that one can always be had, at the end labels too. Not proper: probabilities need calibration.
+    Threshold theta_l is the midpoint of two neighbouring label values; t_l is 1 if the label lies above it and -1
+    otherwise. The margin of a threshold is its distance to the nearest label value: m never leaves the range of the
+    values, so a larger margin could not be reached for the first and the last label. Not proper: probabilities need
+    calibration.
+
+    Attributes
+    ----------
+    values : (n_labels,) label values
+    thresholds, margins : (n_labels - 1,) each
     """
 
     values: Any = None
@@ -254,10 +272,10 @@ class Hinge(NamedTuple):
         value = g[0] * 0
         slope = g[0] * 0
         for i in range(self.thresholds.size):
-            side = 1 if self.values[label] > self.thresholds[i] else -1
-            z = side * (mean - self.thresholds[i]) / self.margins[i]
+            sign = 1 if self.values[label] > self.thresholds[i] else -1
+            z = sign * (mean - self.thresholds[i]) / self.margins[i]
             value += _hinge(z)
-            slope += side * _hinge_slope(z) / self.margins[i]
+            slope += sign * _hinge_slope(z) / self.margins[i]
         for y in range(s.size):
             g[y] *= slope
         return float(value)
@@ -273,12 +291,12 @@ class Hinge(NamedTuple):
 
 
 class AllThreshold(NamedTuple):
-    """The all-threshold hinge of maximum-margin matrix factorisation itself. Rennie & Srebro 2005.
+    """The all-threshold hinge of maximum-margin matrix factorisation (MMMF). Rennie & Srebro 2005.
 
-        value = sum_{l >= 1} hinge(t_l s_l),    t_l = 1 if label >= l, else -1,
+        value = sum_{l >= 1} hinge(t_l s_l),    t_l = 1 if label >= l, else -1
 
-    where s_l is the score of lying at or above label l, and s_0, the reference's, is no score. There are no
-    probabilities: this loss is that of `dyads.estimators.baselines.MMMF`, and no estimator's `loss`.
+    s_l is the score of a label of at least l. s_0, the score of the reference, is not used. This loss yields no
+    probabilities: only `dyads.estimators.baselines.MMMF` uses it, and estimators do not accept it as `loss`.
     """
 
     @property
@@ -297,20 +315,20 @@ class AllThreshold(NamedTuple):
         return self
 
     def decide(self, proba: Array, values: Array) -> Array:
-        """The code of the label above as many thresholds as scores (n, n_labels - 1), the `proba`, are positive."""
+        """Return the number of positive scores as the code (n,); here `proba` holds scores (n, n_labels - 1)."""
         return np.asarray((proba > 0).sum(axis=1))
 
     def evaluate(self, label: int, s: Array, g: Array) -> float:
         value = s[0] * 0
         g[0] = 0
         for y in range(1, s.size):
-            side = 1 if label >= y else -1
-            value += _hinge(side * s[y])
-            g[y] = side * _hinge_slope(side * s[y])
+            sign = 1 if label >= y else -1
+            value += _hinge(sign * s[y])
+            g[y] = sign * _hinge_slope(sign * s[y])
         return float(value)
 
     def curvature(self, label: int, s: Array, g: Array, C: Array) -> float:
-        # One wherever the hinge bends, or is still to be climbed: never less than the second derivative.
+        # One wherever the hinge is positive: an upper bound on its second derivative.
         for y in range(s.size):
             for z in range(s.size):
                 C[y, z] = 0
@@ -320,12 +338,12 @@ class AllThreshold(NamedTuple):
 
 
 def evaluate(spec: Loss, label: int, s: Array, g: Array) -> float:
-    """Return the loss of one dyad and write g = d value / d s; s, g : (n_labels,)."""
+    """Return the loss of one dyad and WRITE g = d value / d s; s, g : (n_labels,)."""
     return spec.evaluate(label, s, g)
 
 
 def curvature(spec: Loss, label: int, s: Array, g: Array, C: Array) -> float:
-    """Evaluate, and write the curvature C (n_labels, n_labels) of the loss of one dyad in its scores too."""
+    """Like `evaluate`; also WRITE C (n_labels, n_labels), the curvature of the loss in the scores."""
     return spec.curvature(label, s, g, C)
 
 
@@ -337,14 +355,14 @@ def _hinge(z: Any) -> Any:
 
 
 def _hinge_slope(z: Any) -> Any:
-    """d / d z of the smooth hinge."""
+    """The derivative of the smooth hinge."""
     if z <= 0:
         return z * 0 - 1
     return z - 1 if z < 1 else z * 0
 
 
 def _softmax(s: Array, p: Array) -> Any:
-    """Write p = softmax(s) and return log sum_y exp(s_y)."""
+    """WRITE p = softmax(s) and return log sum_y exp(s_y)."""
     top = s[0]
     for y in range(1, s.size):
         top = max(top, s[y])
@@ -359,7 +377,7 @@ def _softmax(s: Array, p: Array) -> Any:
 
 
 def _mean_derivative(values: Any, p: Array) -> Any:
-    """Turn probabilities p in place into d m / d s_y = p_y (v_y - m) and return m."""
+    """Replace the probabilities p by d m / d s_y = p_y (v_y - m), in place; return m."""
     mean = p[0] * values[0]
     for y in range(1, p.size):
         mean += p[y] * values[y]
@@ -369,7 +387,7 @@ def _mean_derivative(values: Any, p: Array) -> Any:
 
 
 def expected(values: Array, s: Array, p: Array) -> Any:
-    """The expected value sum_y p_y values_y of the label with scores s; p is scratch. A kernel."""
+    """Return the expected value sum_y p_y values_y with p = softmax(s); p is scratch. A kernel."""
     _softmax(s, p)
     total = p[0] * values[0]
     for y in range(1, s.size):
@@ -385,20 +403,20 @@ def add_probabilities(s: Array, p: Array, total: Array) -> None:
 
 
 def log_mean(total: Array, n: int, s: Array) -> None:
-    """Write s = log(total / n), the scores of mean probabilities. A kernel."""
+    """WRITE s = log(total / n), the scores of the mean of n probability vectors that sum to `total`. A kernel."""
     for y in range(s.size):
         s[y] = math.log(max(total[y] / n, LEAST_PROBABILITY))
 
 
 def _softmax_slope(p: Array, C: Array) -> None:
-    """Write C = d p / d s = diag(p) - p p^T."""
+    """WRITE C = d p / d s = diag(p) - p p^T."""
     _outer(p, -1, C)
     for y in range(p.size):
         C[y, y] += p[y]
 
 
 def _outer(x: Array, factor: Any, C: Array) -> None:
-    """Write C = factor x x^T."""
+    """WRITE C = factor x x^T."""
     for y in range(x.size):
         for z in range(x.size):
             C[y, z] = factor * x[y] * x[z]
@@ -411,28 +429,28 @@ def link(scores: Array) -> Array:
 
 
 def log_link(scores: Array) -> Array:
-    """The log of the probabilities of scores (n, n_labels), however small these are."""
+    """Turn scores (n, n_labels) into log-probabilities (n, n_labels), without underflow."""
     result: Array = log_softmax(scores.astype(np.float64, copy=False), axis=1)
     return result
 
 
 def mode(proba: Array) -> Array:
-    """The code of the most probable label (n,)."""
+    """Return the code of the most probable label (n,)."""
     return np.asarray(np.argmax(proba, axis=1))
 
 
 def median(proba: Array) -> Array:
-    """The code of the first label at which the cumulated probability reaches one half (n,)."""
+    """Return the code of the median label (n,): the first whose cumulative probability reaches one half."""
     return np.asarray(np.argmax(np.cumsum(proba, axis=1) >= 0.5, axis=1))
 
 
 def nearest_mean(proba: Array, values: Array) -> Array:
-    """The code of the label whose value is nearest the expected value (n,)."""
+    """Return the code of the label whose value is nearest to the expected value (n,)."""
     return np.asarray(np.argmin(np.abs((proba @ values)[:, None] - values), axis=1))
 
 
 def least_cost(proba: Array, cost: Array) -> Array:
-    """The code of the label of least expected cost (n,), for cost[true, predicted]."""
+    """Return the code of the label with the least expected cost (n,), for cost[true, predicted]."""
     return np.asarray(np.argmin(proba @ cost, axis=1))
 
 
@@ -443,6 +461,7 @@ LOSSES: dict[str, Any] = {
     "squared": Squared,
     "hinge": Hinge,
 }
+"""Losses by the names that users give."""
 
 COMPOSED = (
     _hinge,
@@ -455,4 +474,7 @@ COMPOSED = (
     _softmax_slope,
     _outer,
 )
+"""Kernels shared by all losses; an engine compiles them as they are."""
+
 DISPATCHED = (evaluate, curvature)
+"""Kernels that each loss implements; an engine resolves them by the type of ``spec``."""

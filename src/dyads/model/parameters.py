@@ -1,4 +1,4 @@
-"""Parameters: named blocks <-> one flat vector."""
+"""The layout of parameters: named blocks <-> one flat vector."""
 
 import math
 from dataclasses import dataclass
@@ -13,31 +13,41 @@ from dyads.model.structure import Shapes, Structure, free_labels, with_reference
 Array = np.ndarray[Any, Any]
 
 INITIAL_SCALE = 0.3
-"""Standard deviation of the initial latent weights: at zero the gradient of a product vanishes."""
+"""Standard deviation of the initial latent weights.
+
+Zero is a saddle point, where the gradient of a product vanishes; large weights start from saturated probabilities.
+"""
+
+UNSEEN_LABEL_COUNT = 0.5
+"""Count of a label that has not occurred yet, in the marginal log-odds: with zero these would be infinite."""
 
 
 class Role(IntEnum):
-    """Whose block it is."""
+    """Which block is updated."""
 
     ROW = 0
     COL = 1
     NODE = 2
-    """With one id set: the block of a row and of a column at once."""
+    """The block of a node of one id set: in the role of a row and of a column at once."""
     SHARED = 3
-    """The block all dyads of a relation share."""
+    """The block that all dyads of a relation share."""
     FEATURE = 4
-    """The *change* of the weights of a feature of dyads, one entry per free label."""
+    """The *change* of the weights of a dyad feature, one entry per free label."""
 
     @property
     def place(self) -> int:
-        """Which of `Blocks` holds those of this role."""
+        """The index in `Blocks` of the table of this role; FEATURE has none."""
         return (0, 1, 0, 2)[self]
 
 
 class Blocks(NamedTuple):
-    """Views of one flat vector: row (n_rows, row size), col (n_cols, col size), shared (n_relations, shared size).
+    """The tables of blocks, as views of one flat vector. With one id set, row and col are the same view.
 
-    With one id set row and col are the same view.
+    Attributes
+    ----------
+    row : (n_rows, row size)
+    col : (n_cols, col size)
+    shared : (n_relations, shared size)
     """
 
     row: Array
@@ -47,27 +57,28 @@ class Blocks(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each named block of a structure's parameters lies in the flat vector theta.
+    """The position of each named part of the parameters in the flat vector theta.
 
-        theta = [row blocks, one after the other | column blocks | shared block of each relation | side weights]
+        theta = [row blocks | column blocks | shared block of each relation | side weights]
 
-    With one id set the first are the nodes' and there are no second. What is in a block is said by the structure.
-    Names: ``row_bias``, ``col_bias`` (n, free labels) or ``node_bias``, ``label_bias`` (n_relations, free labels) and
-    the latent parts.
+    With one id set, node blocks take the place of row blocks and there are no column blocks. The structure defines the
+    content of a block. The parts are named ``row_bias`` and ``col_bias`` (n, free labels), or ``node_bias``;
+    ``label_bias`` (n_relations, free labels); and the names of the latent parts.
 
-    Side-information shifts blocks: the *effective* block of a row is its own plus its features times side weights, and
-    the scores of a dyad begin at its features times weights of theirs,
+    Side-information shifts blocks and scores. The *effective* block of a row is its own block plus its features times
+    the side weights, and the scores of a dyad have an offset linear in the features of the dyad:
 
-        a_r = own_r + x_r W_row,    b_c = own_c + x_c W_col,    s = x_rc W_dyad + score(a_r, b_c, h).
+        a_r = own_r + x_r W_row,    b_c = own_c + x_c W_col,    s = x_rc W_dyad + score(a_r, b_c, h)
 
-    Features have weights in the biases, which is the linear term w_y . s(x) of section 3.2, and in the first
-    `interactions` latent columns, where features of a row meet those of a column, and its own weights, in products.
-    The weights of a part are called after it: ``row_bias_side`` (n_row_features, free labels), ...; and ``dyad_side``.
+    Features have weights in the biases, which gives the linear term w_y . s(x) of section 3.2, and in the first
+    `interactions` latent columns. There the features of a row are multiplied with the features and the own weights of
+    a column, and vice versa. Side weights are named after their part: ``row_bias_side`` (n_row_features, free labels),
+    and so on; those of dyad features are ``dyad_side``.
 
     Attributes
     ----------
-    n_features : how many features rows, columns and dyads have
-    interactions : latent columns in which features have weights, at most the rank
+    n_features : number of features of rows (or nodes), columns and dyads
+    interactions : number of latent columns in which features have weights, at most the rank
     """
 
     structure: Structure
@@ -79,7 +90,7 @@ class Layout:
 
     @property
     def shapes(self) -> tuple[Shapes, Shapes, Shapes]:
-        """Name and shape the parts of a row's (or node's) block, a column's block and a shared block, in order."""
+        """The names and shapes of the parts of a row (or node) block, a column block and a shared block, in order."""
         n = free_labels(self.structure)
         row, col, shared = self.structure.latent_shapes()
         names = {0: (), 1: ("node_bias",), 2: ("row_bias", "col_bias")}[self.structure.n_bias]
@@ -90,7 +101,7 @@ class Layout:
 
     @property
     def side_shapes(self) -> tuple[Shapes, Shapes, Shapes]:
-        """Name and shape the weights of one feature of a row, a column and a dyad."""
+        """The names and shapes of the weights of one feature of a row, a column and a dyad."""
 
         def cut(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
             return shape if name.endswith("bias") else (*shape[:-1], self.interactions)
@@ -100,7 +111,7 @@ class Layout:
 
     @property
     def side_columns(self) -> tuple[Array, Array]:
-        """The columns of a row's and a column's block in which features have weights, in order."""
+        """The entries of a row block and of a column block in which features have weights, ascending."""
 
         def columns(part: Shapes) -> Array:
             masks = [np.zeros(0, np.bool_)]
@@ -115,13 +126,13 @@ class Layout:
 
     @property
     def bias_columns(self) -> tuple[Array, Array]:
-        """The columns of a row's and a column's block that hold its bias in that role."""
+        """The entries of a row block and of a column block that hold the bias in that role."""
         n, n_bias = free_labels(self.structure), self.structure.n_bias
         return np.arange(n if n_bias else 0), np.arange(n if n_bias else 0) + (n if n_bias == 2 else 0)
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """The sizes of a row's block, a column's block and a shared block."""
+        """The sizes of a row block, a column block and a shared block."""
         row, col, shared = map(_total, self.shapes)
         return row, row if self.structure.one_set else col, shared
 
@@ -134,11 +145,12 @@ class Layout:
 
     @property
     def size(self) -> int:
+        """The size of theta."""
         widths = map(_total, self.side_shapes)
         return self.own_size + sum(n * width for n, width in zip(self.n_features, widths, strict=True))
 
     def blocks(self, theta: Array) -> Blocks:
-        """View theta as its three own blocks; writing to them writes to theta."""
+        """View theta, without the side weights, as three tables of blocks; writing to them writes to theta."""
         row, col, shared = self.sizes
         i, k = self.n_rows * row, self.own_size
         j = k - self.n_relations * shared
@@ -156,7 +168,7 @@ class Layout:
         return row, col, dyad
 
     def named(self, theta: Array) -> dict[str, Array]:
-        """View theta as its named parts: (n_rows, ...), (n_cols, ...), (n_relations, ...) and side weights."""
+        """View theta as named parts: (n_rows, ...), (n_cols, ...), (n_relations, ...), and (n_features, ...)."""
         parts: dict[str, Array] = {}
         side = [block for block in zip(self.side_weights(theta), self.side_shapes, strict=True) if len(block[0])]
         for block, shapes in [*zip(self.blocks(theta), self.shapes, strict=True), *side]:
@@ -168,7 +180,7 @@ class Layout:
         return parts
 
     def effective(self, theta: Array, side: Side) -> Blocks:
-        """The blocks the kernels see: each entity's own plus its features times the side weights."""
+        """Return the effective blocks, which kernels see: own blocks plus features times side weights."""
         own, weights = self.blocks(theta), self.side_weights(theta)
         row, col = (
             block if features is None else shifted(block, features @ weight, columns)
@@ -177,11 +189,12 @@ class Layout:
         return Blocks(row, row if self.structure.one_set else col, own.shared)
 
     def pull_side(self, pulled: Blocks, g: Array, side: Side, gradient: Array) -> None:
-        """Add the gradient of the side weights, given that of the effective blocks and of the scores.
+        """ADD the gradient of the side weights to `gradient`, given the gradients of effective blocks and of scores.
 
             d / d W_row = X_row^T (d / d a),    d / d W_dyad = X_dyad^T g
 
-        `g` : (n, n_labels) score gradients of the dyads; used if these have features.
+        `pulled` : gradients of the effective blocks. `g` : (n, n_labels) score gradients, read only if dyads have
+        features.
         """
         out = self.side_weights(gradient)
         for features, block, columns, weights in zip(side[:2], pulled, self.side_columns, out, strict=False):
@@ -191,13 +204,16 @@ class Layout:
             out[2][:] += side.dyad.T @ without_reference(self.structure, g)
 
     def first_scores(self, theta: Array, side: Side) -> Array | None:
-        """What the scores of dyads begin at (n, n_labels), or None for zero."""
+        """Return the score offsets (n, n_labels) due to dyad features, or None if dyads have no features."""
         if side.dyad is None:
             return None
         return np.ascontiguousarray(with_reference(self.structure, side.dyad @ self.side_weights(theta)[2]))
 
     def free(self, rank: int, bias: bool) -> Array:
-        """What may move (size,): all but latent columns from `rank` on, and biases unless `bias`, of entities' own."""
+        """Return the mask (size,) of free parameters.
+
+        Fixed are the own latent columns of entities from `rank` on and, unless `bias`, their own biases.
+        """
         free = np.ones(self.size, np.bool_)
         for name, part in self.named(free).items():
             if name in (*self.shapes[0], *self.shapes[1]):
@@ -208,9 +224,12 @@ class Layout:
         return free
 
     def initial(self, rng: np.random.Generator, label_counts: Array, values: Array | None = None) -> Array:
-        """Draw latent weights at random; biases start at zero, the label bias at the marginal log-odds."""
+        """Return initial parameters (size,): random latent weights, zero biases, label bias at the marginal log-odds.
+
+        `label_counts` : (n_labels,). `values` : (n_labels,) numeric values of ordered labels, or None.
+        """
         theta = np.zeros(self.size)
-        # A stream for each part, so that more rows leave the columns' start, and that of the first rows, as they are.
+        # Each part has its own stream: more rows change the start neither of the columns nor of the first rows.
         streams = rng.spawn(len(self.named(theta)))
         shared = self.structure.shared_start(self.n_relations, values)
         for (name, part), stream in zip(self.named(theta).items(), streams, strict=True):
@@ -223,9 +242,9 @@ class Layout:
         return theta
 
     def centre(self, theta: Array, row_counts: Array, col_counts: Array) -> Array:
-        """Move the weighted mean of the biases into the label bias, scores unchanged.
+        """Return theta with the weighted mean of the biases moved into the label bias; scores do not change.
 
-        With counts as weights, a row that was never seen, whose bias is zero, is then an average row.
+        The weights are the counts, so a row without labels, whose bias is zero, is then an average row.
         """
         centred = theta.copy()
         named = self.named(centred)
@@ -239,13 +258,13 @@ class Layout:
                 named[name][:] -= mean
                 named["label_bias"][:] += roles * mean
         if self.structure.reference == self.structure.n_labels and self.n_relations == 1:
-            # Those of several relations are penalised, and this would change that.
+            # With several relations the label biases are penalised, and centring them would change the penalty.
             named["label_bias"][:] -= named["label_bias"].mean(axis=1, keepdims=True)
         return centred
 
 
 def shifted(block: Array, shift: Array, columns: Array) -> Array:
-    """A copy of `block` with `shift` added to some of its columns."""
+    """Return a copy of `block` with `shift` added to some of its columns."""
     out = block.copy()
     out[:, columns] += shift
     return out
@@ -256,11 +275,8 @@ def _total(shapes: Shapes) -> int:
 
 
 def label_log_odds(structure: Structure, label_counts: Array) -> Array:
-    """The marginal log-odds of the free labels, against the reference or centred when there is none.
-
-    A label that has not occurred yet counts half.
-    """
-    log_counts = np.log(np.maximum(label_counts, 0.5 * (label_counts == 0)))
+    """Return the marginal log-odds (free labels,): relative to the reference, or centred if there is none."""
+    log_counts = np.log(np.maximum(label_counts, UNSEEN_LABEL_COUNT * (label_counts == 0)))
     if structure.reference == structure.n_labels:
         odds: Array = log_counts - log_counts.mean()
         return odds

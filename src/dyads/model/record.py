@@ -1,7 +1,7 @@
-"""The trained record in three parts: what was chosen (`Parts`), what the data said (`Known`), what was learnt (`Draw`).
+"""The trained record: what was chosen (`Parts`), what the data contain (`Known`), what was learnt (`Draw`).
 
-A `Record` has one `Parts`, one `Known` and some draws: one of a point estimate, several of an ensemble or a posterior.
-A `Model` is one of its draws seen with the other two, and holds the mathematics of a single trained model.
+A `Record` has one `Parts`, one `Known` and one or more draws: one for a point estimate, several for an ensemble or a
+posterior. A `Model` combines one draw with the other two, and holds the mathematics of a single trained model.
 """
 
 from collections.abc import Iterable
@@ -25,15 +25,15 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Entities:
-    """What the data said of one id set: rows, columns, or the nodes that are both.
+    """The entities of one id set (rows, columns, or the nodes that are both) as the training data describe them.
 
     Attributes
     ----------
-    ids : those that had labels, and those known by their features alone
-    counts : (n,) summed weights of the training dyads of each; of both roles with one id set
-    features : sparse (n, n_features) or None
-    average_features : (n_features,) those of an entity of which nothing is known: the mean, weighted by counts
-    encoder : what made the features of a table, or None; features beyond its own are the sets of `implicit`
+    ids : ids with labels, and ids that occur in a feature table only
+    counts : (n,) summed weight of the training dyads of each entity; of both roles with one id set
+    features : sparse (n, n_features), or None
+    average_features : (n_features,) features assumed for an unknown entity: the mean, weighted by counts
+    encoder : encoder of the feature table, or None; features beyond its own are the sets of `implicit`
     """
 
     ids: Vocabulary
@@ -44,7 +44,7 @@ class Entities:
 
     @classmethod
     def of(cls, ids: Vocabulary, counts: Array, features: Any, encoder: Encoder | None) -> Self:
-        """Average the features by counts."""
+        """Build the entities, with the average of their features weighted by counts."""
         average = np.zeros(0) if features is None else np.asarray(features.T @ (counts / counts.sum()))
         return cls(ids=ids, counts=counts, features=features, average_features=average, encoder=encoder)
 
@@ -56,11 +56,11 @@ class Entities:
         return len(self.average_features)
 
     def named(self, name: str) -> Self:
-        """The same entities, whose column of ids is called `name`."""
+        """Return the same entities with the id column called `name`."""
         return self if name == self.ids.name else replace(self, ids=replace(self.ids, name=name))
 
     def grown(self, ids: Vocabulary) -> Self:
-        """The same with further ids after its own, without labels, all their features missing."""
+        """Return a copy for `ids`, which appends new ids without labels; all features of the new ids are missing."""
         n_new, features = len(ids) - len(self), self.features
         if features is not None and n_new:
             line = sparse.csr_array((1, 0)) if self.encoder is None else self.encoder.absent_line()
@@ -71,17 +71,17 @@ class Entities:
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """What the data said: one copy, however many draws.
+    """What the training data contain. All draws share one copy.
 
     Attributes
     ----------
     classes : (n_labels,) the labels, sorted
-    sets : the entities of each id set: rows and columns, or nodes alone; `rows` and `cols` are views of these
-    col_name : the name of the column of column ids, which with one id set is all that `rows` and `cols` differ in
-    relations : the relations seen in training, or None when there is one
-    relation_counts : (n_relations,) summed weights of the training dyads of each relation
-    shared_centre : (n_relations, shared size) what shared blocks are penalised towards
-    dyad_encoder : what makes the features of dyads, or None
+    sets : the entities of each id set: (rows, columns), or (nodes,); `rows` and `cols` are views of these
+    col_name : name of the table column of column ids; with one id set, `rows` and `cols` differ in this name only
+    relations : the relations seen in training, or None if there is one
+    relation_counts : (n_relations,) summed weight of the training dyads of each relation
+    shared_centre : (n_relations, shared size) value that the penalty shrinks shared blocks towards
+    dyad_encoder : encoder of the features of dyads, or None
     """
 
     classes: Array
@@ -102,7 +102,7 @@ class Known:
 
     @property
     def one_set(self) -> bool:
-        """Whether rows and columns are nodes of one kind."""
+        """Whether rows and columns are nodes of one id set."""
         return len(self.sets) == 1
 
     @property
@@ -112,52 +112,52 @@ class Known:
 
     @property
     def counts(self) -> Counts:
-        """Summed weights of the training dyads."""
+        """The summed weight of the training dyads of each row, column and relation."""
         return Counts(self.rows.counts, self.cols.counts, self.relation_counts)
 
     def counts_of(self, dyads: Dyads) -> Counts:
-        """Summed weights of other dyads of the same entities."""
+        """Return the summed weight of other dyads of the same entities."""
         return Counts.of(dyads, self.one_set)
 
     @property
     def side(self) -> Side:
-        """The features of rows and columns; with one id set those of nodes are the rows'."""
+        """The features of rows and columns; with one id set, the features of nodes are in the place of the rows'."""
         return Side(*(entities.features for entities in self.sets))
 
     @property
     def n_features(self) -> tuple[int, int, int]:
-        """How many features rows (or nodes), columns and dyads have."""
+        """The number of features of rows (or nodes), columns and dyads."""
         row, col, _ = self.side.widths
         return row, col, 0 if self.dyad_encoder is None else len(self.dyad_encoder.names)
 
     def set_of(self, role: int) -> int:
-        """The place among `sets` of the entities of a role, 0 for rows and 1 for columns."""
+        """Return the index in `sets` of the entities of a role: 0 for rows, 1 for columns."""
         return min(role, len(self.sets) - 1)
 
     def grown(self, rows: Vocabulary, cols: Vocabulary) -> Self:
-        """The same with further ids after its own."""
+        """Return a copy for `rows` and `cols`, which append new ids."""
         return self.with_sets(entities.grown(ids) for entities, ids in zip(self.sets, (rows, cols), strict=False))
 
     def with_sets(self, sets: Iterable[Entities]) -> Self:
-        """The same with other entities of each id set."""
+        """Return a copy with other entities for each id set."""
         return replace(self, sets=tuple(sets))
 
     def counted(self, dyads: Dyads) -> Self:
-        """The same with more dyads counted as training dyads."""
+        """Return a copy that counts `dyads` as training dyads too."""
         counts = self.counts_of(dyads)
-        grown = self.with_sets(
+        counted = self.with_sets(
             replace(entities, counts=entities.counts + more)
             for entities, more in zip(self.sets, counts[:2], strict=False)
         )
-        return replace(grown, relation_counts=self.relation_counts + counts.relation)
+        return replace(counted, relation_counts=self.relation_counts + counts.relation)
 
     def without_counts(self) -> Self:
-        """The same as if no dyad had been counted yet."""
+        """Return a copy with all counts zero."""
         uncounted = self.with_sets(replace(entities, counts=np.zeros(len(entities))) for entities in self.sets)
         return replace(uncounted, relation_counts=np.zeros_like(self.relation_counts))
 
     def feature_names(self, side: str) -> list[str]:
-        """Name the features of rows, columns or dyads."""
+        """Return the names of the features of one side: "row", "col" or "dyad"."""
         if side == "dyad":
             return [] if self.dyad_encoder is None else self.dyad_encoder.names
         entities, others = (self.rows, self.cols) if side == "row" else (self.cols, self.rows)
@@ -168,15 +168,17 @@ class Known:
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What was chosen.
+    """What was chosen: everything that defines the objective, apart from the data.
 
     Attributes
     ----------
-    structure, loss : what the model is made of
-    rank, bias : the own latent columns of entities, and whether these have own biases
-    interactions : latent columns in which features have weights
-    implicit : whether entities have the sets of those they were seen with as features
-    strengths, scaling : the penalty, as `Penalty.of` takes it
+    structure : maps blocks to scores
+    loss : maps scores and a label to a value
+    rank : number of own latent columns of an entity
+    bias : whether entities have own biases
+    interactions : number of latent columns in which features have weights
+    implicit : whether the set of partners of an entity in the training dyads serves as features
+    strengths, scaling : arguments of `Penalty.of`
     """
 
     structure: Structure
@@ -189,7 +191,7 @@ class Parts:
     scaling: str
 
     def layout(self, known: Known) -> Layout:
-        """Where the parameters of known entities lie in theta."""
+        """Return the layout of theta for the known entities."""
         return Layout(
             self.structure,
             len(known.rows),
@@ -200,7 +202,7 @@ class Parts:
         )
 
     def objective(self, known: Known, counts: Counts | None = None) -> Objective:
-        """What is minimised to train a model on the dyads counted in `known`, or on others of which `counts` are."""
+        """Return the objective for the dyads counted in `known`, or for other dyads with the given `counts`."""
         layout = self.layout(known)
         counts = known.counts if counts is None else counts
         penalty = Penalty.of(layout, self.strengths, self.scaling, counts, known.shared_centre)
@@ -208,7 +210,7 @@ class Parts:
         return Objective(layout, self.loss, penalty, None if free.all() else free)
 
     def n_parameters(self, known: Known) -> int:
-        """How many numbers one draw has: without those that were not free, and the blocks of ids without labels."""
+        """Return the number of learnt parameters of a draw: fixed ones and blocks without labels do not count."""
         layout = self.layout(known)
         free = layout.free(self.rank, self.bias)
         for entities, block in zip(known.sets, layout.blocks(free), strict=False):
@@ -216,7 +218,7 @@ class Parts:
         return int(free.sum())
 
     def log_odds(self, scores: Array) -> Array:
-        """Turn scores (n, n_labels) into log-odds against the reference, or the labels' geometric mean if none."""
+        """Turn scores (n, n_labels) into log-odds relative to the reference, or to the geometric mean of all labels."""
         if self.structure.reference < self.structure.n_labels:
             return np.asarray(scores - scores[:, [self.structure.reference]])
         return np.asarray(scores - scores.mean(axis=1, keepdims=True))
@@ -224,23 +226,23 @@ class Parts:
 
 @dataclass(frozen=True, kw_only=True)
 class Population:
-    """What the own blocks of one role, rows or columns, are like in one draw.
+    """The distribution of the own blocks of one role, rows or columns, in one draw.
 
-    Spreads of the two roles are paired: draw m of the rows goes with draw n_draws - 1 - m of the columns. Both come
-    from one training dyad, so that a row and a column without labels vary together as those of a dyad do. With one id
-    set the same spread serves both roles, each dyad being in it in both orders. (Draws from a prior are independent.)
+    The spreads of the two roles are paired: draw m of the rows belongs to draw n_draws - 1 - m of the columns. Both
+    come from one training dyad, so a row and a column without labels vary jointly, as in a dyad. With one id set the
+    same spread serves both roles; it holds each dyad in both orders. (Draws from a prior are independent.)
 
     Attributes
     ----------
-    average : (size,) the mean of own blocks, weighted by counts; of a posterior, the mean of their prior
-    spread : (n_draws, size) deviations of own blocks from the average in a sample of training dyads, or draws from the
-        prior: what is added to the block of an entity without labels; no lines where that is an average one
-    partner_shift : (n, n_labels) what an entity adds to its scores with an entity without labels, since the partners it
-        is observed with are not average ones (a selection effect); of a posterior (0, n_labels), for its prior is all
-        that is known of an entity without labels
-    centre : (size,) what own blocks are penalised towards; not zero once biases are centred, or if it was learnt
-    precision : (size, size) of the learnt prior of own blocks about the centre; None where the penalty is the prior
-    predictions : (n, n_labels) mean predicted probabilities of the training dyads of each; None unless
+    average : (size,) mean of own blocks, weighted by counts; for a posterior, the mean of their prior
+    spread : (n_draws, size) deviations from `average`: those of entities in sampled training dyads, or draws from the
+        prior. They are added to the block of an entity without labels. Empty if such an entity is an average one.
+    partner_shift : (n, n_labels) score shift for pairs with an unlabelled partner: the partners an entity is observed
+        with are not average ones (selection effect). For a posterior (0, n_labels): an unlabelled entity is described
+        by its prior only.
+    centre : (size,) value that own blocks are shrunk towards; nonzero if biases were centred or the prior was learnt
+    precision : (size, size) precision of the learnt prior of own blocks; None if the penalty is the prior
+    predictions : (n, n_labels) mean predicted probabilities of the training dyads of each entity; None unless
         ``unknown="mean"``
     """
 
@@ -252,7 +254,7 @@ class Population:
     predictions: Array | None = None
 
     def grown(self, n_new: int) -> Self:
-        """The same with further entities without labels."""
+        """Return a copy with `n_new` further entities without labels."""
         shift, predictions = self.partner_shift, self.predictions
         if len(shift):
             shift = np.concatenate([shift, np.zeros((n_new, *shift.shape[1:]))])
@@ -263,12 +265,12 @@ class Population:
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """What was learnt: a point estimate, a member of an ensemble, or a draw from the posterior.
+    """What was learnt: a point estimate, a member of an ensemble, or a posterior draw.
 
     Attributes
     ----------
-    theta : (size,) the parameters, laid out as `Parts.layout` says
-    rows, cols : what own blocks are like; with one id set they differ in their `partner_shift` alone
+    theta : (size,) parameters, in the layout of `Parts.layout`
+    rows, cols : distributions of own blocks; with one id set they differ in their `partner_shift` only
     prediction : (n_labels,) mean predicted probabilities of all training dyads; None unless ``unknown="mean"``
     """
 
@@ -279,10 +281,10 @@ class Draw:
 
     @classmethod
     def trained(cls, parts: Parts, known: Known, theta: Array) -> Self:
-        """The point estimate of parameters that a solver found.
+        """Return the point estimate for the parameters `theta` of a solver.
 
-        Biases are centred by counts into the label bias, so that an average row has none. Entities without labels get
-        the average own block.
+        The mean of the biases, weighted by counts, moves into the label bias, so an average row has bias zero.
+        Entities without labels get the average own block.
         """
         layout = parts.layout(known)
         centred = layout.centre(theta, known.rows.counts, known.cols.counts)
@@ -293,7 +295,7 @@ class Draw:
                 average=average,
                 spread=np.zeros((0, len(average))),
                 partner_shift=np.zeros((len(entities), parts.structure.n_labels)),
-                # Every own block moved by the same, and so did what they are penalised towards.
+                # Centring shifts all own blocks by the same vector, and the value they are shrunk towards with them.
                 centre=(new[0] - old[0]).astype(np.float64),
             )
             populations.append(population)
@@ -304,10 +306,10 @@ class Draw:
     def drawn(
         cls, parts: Parts, known: Known, theta: Array, priors: tuple[BlockPrior, ...], noise: tuple[Array, ...]
     ) -> Self:
-        """A draw from the posterior, with the priors that were drawn with it.
+        """Return a posterior draw, with the priors that were drawn with it.
 
-        `priors` are of each id set, and then there may be one of relations. `noise` : for each prior, standard normal
-        (n_draws, size), which becomes draws from it.
+        `priors` : one for each id set, and possibly one for relations. `noise` : standard normal (n_draws, size) for
+        each prior, which is turned into draws from the prior.
         """
         point = cls.trained(parts, known, theta)
         blocks, populations = parts.layout(known).blocks(point.theta), []
@@ -330,7 +332,7 @@ class Draw:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """One draw, seen with its parts and what is known: the mathematics of a single trained model."""
+    """One draw with its `Parts` and `Known`: the mathematics of a single trained model."""
 
     parts: Parts
     known: Known
@@ -346,7 +348,7 @@ class Model:
 
     @property
     def populations(self) -> tuple[Population, Population]:
-        """Those of rows and columns."""
+        """The distributions of own blocks of rows and of columns."""
         return self.draw.rows, self.draw.cols
 
     @cached_property
@@ -355,17 +357,14 @@ class Model:
 
     @cached_property
     def effective(self) -> Blocks:
-        """The blocks of all entities; with features, in double precision."""
+        """The effective blocks of all entities; in double precision if there are features."""
         theta = np.ascontiguousarray(self.theta)
         double = theta.astype(np.float64) if any(self.layout.n_features) else theta
         return self.layout.effective(double, self.known.side)
 
     @cached_property
     def unknown(self) -> Blocks:
-        """The blocks of a row, a column and a relation of which nothing is known: average ones, with average features.
-
-        A line each, (1, size).
-        """
+        """The effective blocks of an unknown row, column and relation, (1, size) each: averages, features included."""
         weights, columns, effective = self.layout.side_weights(self.theta), self.layout.side_columns, self.effective
         blocks = []
         for i, (entities, population) in enumerate(zip(self.known.sets, self.populations, strict=False)):
@@ -377,9 +376,9 @@ class Model:
 
     @cached_property
     def new(self) -> tuple[Array, Array]:
-        """Which rows (n_rows + 1,) and columns (n_cols + 1,) are averaged over their spread, since they have no labels.
+        """Masks of the rows (n_rows + 1,) and columns (n_cols + 1,) without labels, to be averaged over their spread.
 
-        The last flag is that of unknown ones: the code -1 finds it.
+        The last entry is for unknown ids, so that the code -1 indexes it.
         """
         rows, cols = (
             np.append(counts == 0, True) & bool(len(population.spread))
@@ -388,12 +387,12 @@ class Model:
         return rows, cols
 
     def without_spread(self) -> Self:
-        """The same model, in which an entity without labels is an average one."""
+        """Return a copy in which an entity without labels is an average one."""
         return self._with_spreads(self.draw.rows.spread[:0], self.draw.cols.spread[:0])
 
     def one_draw(self) -> Self:
-        """The same drawn model, in which all rows without labels are one draw from their prior, and columns another."""
-        # With one id set both spreads are one table: two new nodes are the two ends of it.
+        """Return a copy in which each role has a single draw for its entities without labels."""
+        # With one id set both spreads are the same table; its two ends serve as two different new nodes.
         return self._with_spreads(self.draw.rows.spread[:1], self.draw.cols.spread[-1:])
 
     def _with_spreads(self, row: Array, col: Array) -> Self:
@@ -402,31 +401,34 @@ class Model:
 
     @property
     def _latent_start(self) -> int:
-        """Where a block's latent part begins, after its biases."""
+        """The index at which the latent part of a block starts, after the biases."""
         return self.structure.n_bias * free_labels(self.structure)
 
     def factors(self, name: str) -> Array:
-        """A part of the latent weights; (n, n_labels, rank) where labels have their own, zeros for the reference."""
+        """Return a named part of the latent weights.
+
+        If each label has its own weights, the shape is (n, n_labels, rank), with zeros for the reference.
+        """
         part = self.layout.named(self.theta)[name]
         shared_by_labels = bool(self.structure.latent_shapes()[2])
         return part if shared_by_labels else with_reference(self.structure, part)
 
     def embed(self, codes: Array, side: str) -> Array:
-        """All latent weights of rows or columns (or nodes), their features' included, one vector each (n, size)."""
+        """Return the latent part of the effective blocks of some rows or columns (or nodes), (n, size)."""
         block = self.effective.row if side == "row" else self.effective.col
         return block[codes, self._latent_start :]
 
     def latent_size(self) -> float:
-        """Root mean square of all latent weights of rows and columns that have labels."""
+        """Return the root mean square of the latent weights of rows and columns with labels."""
         sides = zip(self.effective[:2], self.known.counts[:2], strict=True)
         labelled = (block[counts > 0, self._latent_start :] for block, counts in sides)
         return float(np.sqrt(np.mean([np.mean(block.astype(np.float64) ** 2) for block in labelled])))
 
     def relation_similarity(self) -> Array:
-        """Correlation about zero of the weights of each two relations (n_relations, n_relations): x . y / |x| |y|.
+        """Return the cosine similarity of the weights of relations (n_relations, n_relations): x . y / (|x| |y|).
 
-        About zero, not about the mean: the penalty levels the sizes of the weights, and their signs can all be turned
-        positive for one relation by turning those of the factors, so that a mean has no meaning.
+        It is not a correlation about the mean, because the mean has no meaning here: the penalty equalises the sizes
+        of the weights, and flipping signs of factors can make all weights of one relation positive.
         """
         shared = self.layout.blocks(self.theta).shared[:, free_labels(self.structure) :].astype(np.float64)
         length = np.linalg.norm(shared, axis=1, keepdims=True)
@@ -434,7 +436,11 @@ class Model:
         return np.asarray(unit @ unit.T)
 
     def start_for(self, known: Known, theta: Array) -> Array:
-        """A copy of `theta`, laid out for another `known`, with what this model learnt of the same ids and features."""
+        """Return a warm start for training on `known`.
+
+        It is a copy of `theta`, which has the layout of `known`, with the weights that this model learnt for the same
+        ids, relations and features.
+        """
         theta, layout = theta.copy(), self.parts.layout(known)
         new, old = layout.blocks(theta), self.layout.blocks(self.uncentred())
         for i, (before, now) in enumerate(zip(self.known.sets, known.sets, strict=True)):
@@ -454,9 +460,9 @@ class Model:
         return theta
 
     def uncentred(self) -> Array:
-        """Parameters of the same scores whose own blocks are penalised towards zero, as they were in training.
+        """Return the parameters before centring: the same scores, with own blocks shrunk towards zero as in training.
 
-        Those of a model that was drawn are what they are: its priors have means of their own.
+        A posterior draw is returned as it is: its priors have learnt means.
         """
         theta = self.theta.astype(np.float64)
         if self.draw.rows.precision is not None:
@@ -470,7 +476,7 @@ class Model:
         return theta
 
     def grown(self, known: Known) -> Draw:
-        """The same draw for `known`, which has further ids: each has the own block of an entity without labels."""
+        """Return the draw for `known`, which appends new ids: each gets the average own block."""
         layout = self.parts.layout(known)
         theta = np.empty(layout.size, self.theta.dtype)
         theta[layout.own_size :] = self.theta[self.layout.own_size :]
@@ -485,7 +491,7 @@ class Model:
 
 
 class Calibrator(Protocol):
-    """What probabilities are put through to come true; those there are, are in `dyads.trained.calibration`."""
+    """A map from probabilities to calibrated ones; `dyads.trained.calibration` has the implementations."""
 
     def apply(self, proba: Array) -> Array:
         """Turn probabilities (n, n_labels) into calibrated ones (n, n_labels)."""
@@ -494,16 +500,17 @@ class Calibrator(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """Everything a prediction needs, and what is needed to solve for one more block.
+    """A trained model: everything needed to predict and to fold in new entities.
 
     Attributes
     ----------
     parts : what was chosen
-    known : what the data said
-    draws : what was learnt: one of a point estimate; several, whose probabilities are averaged, of an ensemble or of a
-        posterior
-    calibrator : what probabilities are put through, or None
-    nonconformity : (n,) sorted, one less the probability of each held-out label, for sets of labels; or None
+    known : what the training data contain
+    draws : what was learnt: one draw for a point estimate; several, whose probabilities are averaged, for an ensemble
+        or a posterior
+    calibrator : applied to predicted probabilities, or None
+    nonconformity : (n,) sorted nonconformity scores, one minus the probability of each held-out label, for conformal
+        sets of labels; or None
     """
 
     parts: Parts
@@ -514,24 +521,24 @@ class Record:
 
     @cached_property
     def models(self) -> list[Model]:
-        """The models whose probabilities are averaged."""
+        """One model per draw; their probabilities are averaged."""
         return [Model(parts=self.parts, known=self.known, draw=draw) for draw in self.draws]
 
     @property
     def is_posterior(self) -> bool:
-        """Whether the draws are from a posterior."""
+        """Whether the draws are posterior draws."""
         return self.draws[0].rows.precision is not None
 
     def n_parameters(self) -> int:
-        """How many numbers were learnt; of a posterior, how many one draw has."""
+        """Return the number of learnt parameters; for a posterior, that of one draw."""
         return self.parts.n_parameters(self.known) * (1 if self.is_posterior else len(self.draws))
 
     def proba(self, scores: Array) -> Array:
-        """Turn scores (n, n_labels) into probabilities, calibrated if the model is."""
+        """Turn scores (n, n_labels) into probabilities, calibrated if there is a calibrator."""
         proba = link(scores)
         return proba if self.calibrator is None else self.calibrator.apply(proba)
 
     def grown(self, rows: Vocabulary, cols: Vocabulary) -> Self:
-        """The same with further ids after its own."""
+        """Return a copy for `rows` and `cols`, which append new ids."""
         known = self.known.grown(rows, cols)
         return replace(self, known=known, draws=tuple(model.grown(known) for model in self.models))

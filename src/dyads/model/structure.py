@@ -1,25 +1,24 @@
 """Structures: a dyad's blocks -> one score per label, and score gradients pulled back to those blocks.
 
-The score of label y for the dyad (r, c) is, in every structure,
+In every structure the score of label y for the dyad (r, c) is
 
     s_y = gamma_y + alpha_ry + beta_cy + latent_y(r, c)
 
-with label, row and column biases; a structure is a `NamedTuple` that says what ``latent`` is. A *block* is the flat
-vector a row (``a``) or a column (``b``) owns, or the one all dyads share (``h``):
+with label, row and column biases. A structure is a `NamedTuple` that defines ``latent``. A *block* is the flat vector
+owned by a row (``a``) or a column (``b``), or shared by all dyads (``h``):
 
     a = [alpha_r | latent part of a]    b = [beta_c | latent part of b]    h = [gamma | latent part of h]
 
 With one id set (`one_set`) rows and columns are nodes of one kind, and a and b are blocks of the same table. A node
 then has one bias for both roles (n_bias = 1), or one as a row and one as a column, [alpha | beta | latent part]
-(n_bias = 2).
-With several relations each has a shared block of its own, and h is that of the dyad's relation.
+(n_bias = 2). With several relations each relation has its own shared block, and h is the block of the dyad's relation.
 
-Only *free* labels have weights: all of them, or all but the reference, whose score is zero. Free label f is label
-``f + (f >= reference)``; ``reference == n_labels`` says that none is pinned.
+Only *free* labels have weights: all labels, or all but the reference, whose score is zero. Free label f is label
+``f + (f >= reference)``; ``reference == n_labels`` means that there is no reference.
 
-The functions below are kernels: scalar loops that engines compile, and that run uncompiled as they stand. They say
-what the local derivative is, never where it lands. Each one ADDS to its last argument, and starts its sums from an
-element of an array, because a literal zero would promote float32.
+The functions below are kernels: scalar loops that engines compile and that also run uncompiled. They define the local
+derivative; the engine decides where to add it. Unless it says WRITE, a kernel ADDS to its last argument. Sums start
+from an element of an array, because a literal zero would promote float32.
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -31,9 +30,15 @@ from dyads.model.streams import FIXED_SEED
 Array = np.ndarray[Any, Any]
 Shapes = dict[str, tuple[int, ...]]
 
+LEADING_WEIGHT, OTHER_WEIGHT = 1.0, 0.5
+"""Initial phi of a relation's leading term and of its other terms.
+
+Equal weights would keep relations alike; the more they differ, the more each relation starts on a term of its own.
+"""
+
 
 class Structure(Protocol):
-    """What a structure provides; see `Bilinear`."""
+    """The interface of a structure; see `Bilinear`."""
 
     @property
     def n_labels(self) -> int: ...
@@ -45,32 +50,58 @@ class Structure(Protocol):
     def one_set(self) -> bool: ...
 
     def latent_shapes(self) -> tuple[Shapes, Shapes, Shapes]:
-        """Name and shape the latent parts a row (or node) owns, a column owns, and all dyads of a relation share."""
+        """Return the names and shapes of the latent parts of a row (or node), a column and a shared block."""
         ...
 
     def shared_start(self, n_relations: int, values: Array | None) -> dict[str, Array]:
-        """Where the shared latent parts start, (n_relations, ...) each.
+        """Return the initial values of the shared latent parts, (n_relations, ...) each.
 
         `values` : (n_labels,) numeric values of ordered labels, or None.
         """
         ...
 
     def group_widths(self) -> tuple[int, int]:
-        """How many neighbouring entries of an entity's, and of a shared, latent part have the same label weights."""
+        """Return the number of consecutive entries with the same label weights in an entity's and a shared latent part.
+
+        See `label_weights`.
+        """
         ...
 
-    def latent_score(self, a: Array, b: Array, h: Array, s: Array) -> None: ...
-    def latent_pull_row(self, a: Array, b: Array, h: Array, g: Array, ga: Array) -> None: ...
-    def latent_pull_col(self, a: Array, b: Array, h: Array, g: Array, gb: Array) -> None: ...
-    def latent_pull_shared(self, a: Array, b: Array, h: Array, g: Array, gh: Array) -> None: ...
-    def latent_weights(self, h: Array, first: int, E: Array) -> None: ...
-    def latent_partner_row(self, b: Array, v: Array) -> None: ...
-    def latent_partner_col(self, a: Array, v: Array) -> None: ...
-    def latent_partner_shared(self, a: Array, b: Array, v: Array) -> None: ...
+    def latent_score(self, a: Array, b: Array, h: Array, s: Array) -> None:
+        """s += latent scores of the free labels."""
+        ...
+
+    def latent_pull_row(self, a: Array, b: Array, h: Array, g: Array, ga: Array) -> None:
+        """ga += (d latent / d a)^T g."""
+        ...
+
+    def latent_pull_col(self, a: Array, b: Array, h: Array, g: Array, gb: Array) -> None:
+        """gb += (d latent / d b)^T g."""
+        ...
+
+    def latent_pull_shared(self, a: Array, b: Array, h: Array, g: Array, gh: Array) -> None:
+        """gh += (d latent / d h)^T g."""
+        ...
+
+    def latent_weights(self, h: Array, first: int, E: Array) -> None:
+        """WRITE the label weights of the latent groups to E, from column `first` on; see `label_weights`."""
+        ...
+
+    def latent_partner_row(self, b: Array, v: Array) -> None:
+        """v += the latent part of `partner_row`."""
+        ...
+
+    def latent_partner_col(self, a: Array, v: Array) -> None:
+        """v += the latent part of `partner_col`."""
+        ...
+
+    def latent_partner_shared(self, a: Array, b: Array, v: Array) -> None:
+        """v += the latent part of `partner_shared`."""
+        ...
 
 
 class Bilinear(NamedTuple):
-    """The latent feature model of equation 2; rank 0 is the simple log-linear model of equation 1.
+    """The latent feature log-linear model of equation 2; rank 0 is the log-linear model of equation 1.
 
         latent_y(r, c) = a_y . b_y,    a, b in R^{free labels x rank}
 
@@ -129,11 +160,11 @@ class Bilinear(NamedTuple):
 
 
 class Stereotype(NamedTuple):
-    """Few bilinear terms shared by all labels, with weights phi of each label. Section 4.3.
+    """Bilinear terms shared by all labels, weighted by phi for each label. Menon & Elkan 2010, section 4.3.
 
         latent_y(r, c) = sum_i phi_yi (a_i . b_i),    a, b in R^{n_terms x rank}, phi in R^{free labels x n_terms}
 
-    With phi the identity it is `Bilinear`. With relations, phi is each relation's mixture lambda of section 4.5.
+    If phi is the identity, this is `Bilinear`. With relations, phi is the mixture lambda of each one (section 4.5).
     """
 
     n_labels: int
@@ -149,16 +180,17 @@ class Stereotype(NamedTuple):
     def shared_start(self, n_relations: int, values: Array | None) -> dict[str, Array]:
         n = free_labels(self)
         if n_relations > 1:
-            # Relations start alike but for their leading basis, or they could never part.
-            phi = np.where(np.arange(self.n_terms) == np.arange(n_relations)[:, None] % self.n_terms, 1.0, 0.5)
+            # Each relation starts with another leading term: relations that start alike would stay alike.
+            leading = np.arange(self.n_terms) == np.arange(n_relations)[:, None] % self.n_terms
+            phi = np.where(leading, LEADING_WEIGHT, OTHER_WEIGHT)
             return {"phi": phi[:, None, :].repeat(n, axis=1)}
         if values is None:
             return {"phi": np.eye(n, self.n_terms)[None] if self.n_terms >= n else _cosines(n, self.n_terms)[None]}
-        # Orthogonal polynomials of the values, the constant last: the first is the standardised values.
+        # Orthogonal polynomials of the values, with the constant moved to the end: first come the standardised values.
         standard = (values - values.mean()) / values.std()
         orthogonal, triangle = np.linalg.qr(np.vander(standard, len(values), increasing=True))
         phi = np.roll(orthogonal * np.sign(np.diag(triangle)), -1, axis=1)[:, : self.n_terms] * np.sqrt(len(values))
-        # A pinned reference weighs by nothing, so the others weigh by their distance from it.
+        # The weights of the reference are fixed at zero, so those of the others are differences from the reference.
         return {
             "phi": np.delete(phi - phi[self.reference], self.reference, axis=0)[None]
             if self.reference < self.n_labels
@@ -216,7 +248,7 @@ class Stereotype(NamedTuple):
 
 
 def _basis(spec: Stereotype, a: Array, b: Array, i: int) -> Any:
-    """a_i . b_i."""
+    """Return a_i . b_i."""
     first = latent_start(spec) + i * spec.rank
     inner = a[first] * b[first]
     for k in range(1, spec.rank):
@@ -225,11 +257,12 @@ def _basis(spec: Stereotype, a: Array, b: Array, i: int) -> Any:
 
 
 class Diagonal(NamedTuple):
-    """Weights shared by all labels or relations, with a signed diagonal Lambda of each. Sections 4.4 and 4.5.
+    """Factors shared by all labels, with a diagonal Lambda of either sign for each label and relation.
 
         latent_y(r, c) = sum_k Lambda_yk a_k b_k,    a, b in R^rank, Lambda in R^{free labels x rank}
 
     With one id set it is the spectral model sigma(A Lambda A^T); with relations, sigma(alpha_r Lambda^t beta_c).
+    Menon & Elkan 2010, sections 4.4 and 4.5.
     """
 
     n_labels: int
@@ -242,7 +275,7 @@ class Diagonal(NamedTuple):
         return *_both_sides((self.rank,), self.one_set), {"diagonal": (free_labels(self), self.rank)}
 
     def shared_start(self, n_relations: int, values: Array | None) -> dict[str, Array]:
-        # Both signs, and others for other labels and relations, so that none has to cross zero to be found.
+        # Signs vary over columns, labels and relations: weights that all had the wrong sign would have to cross zero.
         signs = np.random.default_rng(FIXED_SEED).choice([-1.0, 1.0], (n_relations, free_labels(self), self.rank))
         signs[0, 0] = np.where(np.arange(self.rank) % 2 == 0, 1.0, -1.0)
         return {"diagonal": signs}
@@ -256,7 +289,7 @@ class Diagonal(NamedTuple):
             y = f + (f >= self.reference)
             total = s[y]
             for k in range(self.rank):
-                # a b first: its product does not depend on their order, so the score of (j, i) is that of (i, j).
+                # a * b first: this product is symmetric bit for bit, so (i, j) and (j, i) get the same score.
                 total += h[n + f * self.rank + k] * (a[start + k] * b[start + k])
             s[y] = total
 
@@ -297,9 +330,11 @@ class Diagonal(NamedTuple):
 
 
 class Directed(NamedTuple):
-    """Nodes with weights as a row, as a column, and in both roles: alpha beta^T + gamma gamma^T. Section 4.4.
+    """Nodes with weights as a row, as a column and in both roles: alpha beta^T + gamma gamma^T.
 
-    latent_y(r, c) = out_y(r) . in_y(c) + node_y(r) . node_y(c),    each in R^{free labels x rank}
+        latent_y(r, c) = out_y(r) . in_y(c) + node_y(r) . node_y(c),    out, in, node in R^{free labels x rank}
+
+    Menon & Elkan 2010, section 4.4.
     """
 
     n_labels: int
@@ -383,32 +418,33 @@ class Directed(NamedTuple):
 
 
 def _both_sides(shape: tuple[int, ...], one_set: bool) -> tuple[Shapes, Shapes]:
+    """Return the shapes of the factors of a row (or node) and of a column."""
     return ({"node_factors": shape}, {}) if one_set else ({"row_factors": shape}, {"col_factors": shape})
 
 
 def _cosines(n: int, n_terms: int) -> Array:
-    """Orthogonal columns (n, n_terms) of mean square one, the discrete cosines."""
+    """Return discrete cosines (n, n_terms): orthogonal columns of mean square one."""
     label, i = np.ogrid[:n, 1 : n_terms + 1]
     return np.asarray(np.sqrt(2) * np.cos(np.pi * (label + 0.5) * i / n))
 
 
 def free_labels(spec: Structure) -> int:
-    """Count the labels that have weights."""
+    """Return the number of labels that have weights."""
     return spec.n_labels - (spec.reference < spec.n_labels)
 
 
 def with_reference(spec: Structure, free: Array, value: Any = 0) -> Array:
-    """Columns of free labels (n, free labels, ...) with one of `value` for the reference, if there is one."""
+    """Insert `value` for the reference, if there is one: (n, free labels, ...) -> (n, n_labels, ...)."""
     return np.insert(free, spec.reference, value, axis=1) if spec.reference < spec.n_labels else free
 
 
 def without_reference(spec: Structure, labels: Array) -> Array:
-    """Columns of labels (n, n_labels, ...) without that of the reference, if there is one."""
+    """Remove the reference, if there is one: (n, n_labels, ...) -> (n, free labels, ...)."""
     return np.delete(labels, spec.reference, axis=1) if spec.reference < spec.n_labels else labels
 
 
 def latent_start(spec: Structure) -> int:
-    """Where the latent part of a block begins that holds one bias, or none."""
+    """Return the index at which the latent part of a block with one bias or none starts."""
     return free_labels(spec) if spec.n_bias == 1 else 0
 
 
@@ -444,37 +480,39 @@ def pull_shared(spec: Structure, a: Array, b: Array, h: Array, g: Array, gh: Arr
 
 
 def _pull_bias(spec: Structure, g: Array, start: int, out: Array) -> None:
+    """out += g of the free labels, from entry `start` on."""
     for f in range(free_labels(spec)):
         out[start + f] += g[f + (f >= spec.reference)]
 
 
 def _own_label(spec: Structure, first: int, E: Array) -> None:
-    """Give groups first, first + 1, ... of E the weight one of a free label each."""
+    """WRITE weight one to E for groups first, first + 1, ..., each with its own free label."""
     for f in range(free_labels(spec)):
         E[f + (f >= spec.reference), first + f] = 1
 
 
 def _same_place(spec: Structure, other: Array, v: Array) -> None:
-    """v += the other's latent weights: each entry meets the one in its own place."""
+    """v += the partner's latent weights: each entry is multiplied by the partner's entry of the same index."""
     for k in range(latent_start(spec), other.size):
         v[k] += other[k]
 
 
 def _one_each(spec: Structure, start: int, v: Array) -> None:
-    """v += 1 for the biases of all free labels from `start` on."""
+    """v += 1 for the biases of all free labels, from entry `start` on."""
     for f in range(free_labels(spec)):
         v[start + f] += 1
 
 
 def label_weights(spec: Structure, h: Array, E: Array) -> None:
-    """Write E (n_labels, n_groups), by which labels weigh the entries of an entity's block.
+    """WRITE the label weights E (n_labels, n_groups) of an entity's block.
 
-    The score is linear in the block of a row (or a column, or a shared one), and its Jacobian factors,
+    The scores are linear in the block x of a row (or a column, or a shared block), and their Jacobian factors into
 
-        d s_y / d x_k = E[y, group of k] v_k,
+        d s_y / d x_k = E[y, group of k] v_k.
 
-    where v is what its partner puts beside it: see `partner_row`. A bias is a group of its own; the latent part is cut
-    into groups of neighbouring entries, as many as `group_widths` says. Of a self-link the v of both roles add up.
+    E depends on the label and the shared block, v on the partner (see `partner_row`). Each bias is a group of its own.
+    The latent part is cut into groups of consecutive entries, of the width that `group_widths` returns. For a
+    self-link, v is the sum over both roles.
     """
     E[:] = 0
     for role in range(spec.n_bias):
@@ -485,28 +523,28 @@ def label_weights(spec: Structure, h: Array, E: Array) -> None:
 
 
 def shared_label_weights(spec: Structure, E: Array) -> None:
-    """The same of a shared block: every group is one label's."""
+    """WRITE the label weights E of a shared block: each group belongs to one label, with weight one."""
     E[:] = 0
     for first in range(0, E.shape[1], free_labels(spec)):
         _own_label(spec, first, E)
 
 
 def partner_row(spec: Structure, b: Array, v: Array) -> None:
-    """v += what stands beside each entry of a row's block; see `label_weights`."""
+    """v += the factor v_k by which the column multiplies entry k of a row's block; see `label_weights`."""
     if spec.n_bias == 1:
         _one_each(spec, 0, v)
     latent_partner_row(spec, b, v)
 
 
 def partner_col(spec: Structure, a: Array, v: Array) -> None:
-    """v += what stands beside each entry of a column's block."""
+    """v += the factor v_k by which the row multiplies entry k of a column's block."""
     if spec.n_bias == 1:
         _one_each(spec, 0, v)
     latent_partner_col(spec, a, v)
 
 
 def partner_shared(spec: Structure, a: Array, b: Array, v: Array) -> None:
-    """v += what stands beside each entry of the shared block."""
+    """v += the factor v_k by which row and column multiply entry k of the shared block."""
     _one_each(spec, 0, v)
     latent_partner_shared(spec, a, b, v)
 
@@ -544,15 +582,16 @@ def latent_partner_shared(spec: Structure, a: Array, b: Array, v: Array) -> None
 
 
 def build(name: str, n_labels: int, reference: int, bias: bool, rank: int, n_terms: int | None) -> Structure:
-    """Make a structure by its name in `STRUCTURES`, of two id sets or one as that says."""
+    """Build a structure by its name in `STRUCTURES`, which also says whether it has one id set or two."""
     kind, one_set = STRUCTURES[name]
     n_bias = int(bias) * (2 if kind is Directed else 1)
     fields = (n_labels, reference, n_bias, one_set, rank, *(() if n_terms is None else (n_terms,)))
-    made: Structure = kind(*fields)
-    return made
+    structure: Structure = kind(*fields)
+    return structure
 
 
 KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Bilinear, Stereotype, Diagonal, Directed)}
+"""Classes of structures by name, as model files store them."""
 
 STRUCTURES: dict[str, tuple[Any, bool]] = {
     "bilinear": (Bilinear, False),
@@ -564,11 +603,11 @@ STRUCTURES: dict[str, tuple[Any, bool]] = {
     "mixture": (Stereotype, False),
     "symmetric_mixture": (Stereotype, True),
 }
-"""Names users give: the kind of structure, and whether rows and columns are of one id set."""
+"""Structures by the names that users give: the class, and whether rows and columns are one id set."""
 
 
 def is_undirected(kind: Any, one_set: bool) -> bool:
-    """Whether (i, j) and (j, i) are one pair: nodes of one set have the same weights in both roles."""
+    """Whether (i, j) and (j, i) are the same pair: nodes of one id set with the same weights in both roles."""
     return one_set and kind is not Directed
 
 
@@ -576,10 +615,10 @@ COMPOSED = (
     free_labels, latent_start, score, pull_row, pull_col, pull_shared, _pull_bias, _basis,
     label_weights, shared_label_weights, partner_row, partner_col, partner_shared, _own_label, _one_each, _same_place,
 )  # fmt: skip
-"""Kernels written once for every structure; an engine compiles them as they are."""
+"""Kernels shared by all structures; an engine compiles them as they are."""
 
 DISPATCHED = (
     latent_score, latent_pull_row, latent_pull_col, latent_pull_shared,
     latent_weights, latent_partner_row, latent_partner_col, latent_partner_shared,
 )  # fmt: skip
-"""Kernels each structure writes for itself; an engine resolves them by the type of ``spec``."""
+"""Kernels that each structure implements; an engine resolves them by the type of ``spec``."""
