@@ -19,7 +19,14 @@ def words(text):
     return NUMBER.sub("#", text).replace("]", " ]").split()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+# A page that samples shares a worker with the other tests of the sampler, so that its kernels are compiled once.
+SAMPLES = pytest.mark.xdist_group("blocks")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(path, id=path.name, marks=SAMPLES if "gibbs" in path.read_text() else ()) for path in PAGES],
+)
 @pytest.mark.filterwarnings("error::UserWarning")
 def test_every_example_prints_what_is_shown(page, tmp_path, monkeypatch, capsys):
     text = page.read_text()

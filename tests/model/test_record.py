@@ -29,6 +29,7 @@ def encoded(monkeypatch):
     return tables
 
 
+@pytest.mark.xdist_group("blocks")
 @pytest.mark.parametrize("choices", [{"n_models": 3}, {"solver": Gibbs(sweeps=12)}], ids=["ensemble", "gibbs"])
 def test_features_of_a_call_are_encoded_once_however_many_draws(choices, encoded):
     model = LFLClassifier(
