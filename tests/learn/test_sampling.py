@@ -243,7 +243,7 @@ def test_the_pictures_show_chains_mixing_and_one_dyad(ordinal):
         "2",
         "3",
     ]
-    with pytest.raises(InputError, match="expected one"):
+    with pytest.raises(InputError, match="expected exactly one"):
         report.plot_interval(interval, ordinal, X[:2])
     with pytest.raises(InputError, match="no chains"):
         report.plot_trace(trace, LFLOrdinal(rank=1).fit(X, STARS))
