@@ -1,4 +1,4 @@
-"""dyads: calibrated probabilities for the labels of pairs, with the latent feature log-linear model (LFL)."""
+"""dyads: calibrated probabilities of the labels of pairs, by the latent feature log-linear model (LFL)."""
 
 from importlib import import_module
 from typing import Any
@@ -38,7 +38,7 @@ __all__ = [*_HOME, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on first use, so that `import dyads` costs nothing."""
+    """Import a public name on first use, which keeps `import dyads` fast."""
     if name not in _HOME:
         raise AttributeError(f"module 'dyads' has no attribute {name!r}")
     home = import_module(_HOME[name])

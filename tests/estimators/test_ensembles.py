@@ -67,7 +67,7 @@ def test_explanations_recommendations_and_fold_in_are_of_the_average():
     assert len(model.ask("u3", n=3)) == 3
     calibrated = folded.calibrate(X[:300], STARS[:300])
     np.testing.assert_allclose(calibrated.predict_proba(X[:9]).sum(axis=1), 1)
-    with pytest.raises(InputError, match="partial_fit does not go with n_models=2"):
+    with pytest.raises(InputError, match="partial_fit does not support n_models=2"):
         model.partial_fit(X, STARS)
 
 

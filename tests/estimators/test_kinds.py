@@ -315,10 +315,14 @@ def test_the_choice_of_base_hardly_matters_for_ordered_labels():
     ("model", "y", "says"),
     [
         (LFLRelational(), [0, 1, 2], "expected two"),
-        (LFLLink(structure="bilinear"), [0, 1, 1], "does not fit LFLLink.*'symmetric'.*LFLClassifier or LFLOrdinal"),
-        (LFLOrdinal(structure="symmetric"), [1, 2, 3], "does not fit LFLOrdinal.*Use LFLLink"),
+        (
+            LFLLink(structure="bilinear"),
+            [0, 1, 1],
+            "LFLLink has no structure='bilinear'.*'symmetric'.*LFLClassifier or LFLOrdinal",
+        ),
+        (LFLOrdinal(structure="symmetric"), [1, 2, 3], "LFLOrdinal has no structure='symmetric'.*Use LFLLink"),
         (LFLLink(structure="symetric"), [0, 1, 1], "did you mean 'symmetric'"),
-        (LFLOrdinal(structure="stereotype", n_terms=4), [1, 2, 3], "no more terms than labels"),
+        (LFLOrdinal(structure="stereotype", n_terms=4), [1, 2, 3], "at most as many terms as labels"),
         (LFLOrdinal(structure="stereotype"), [1, 2, 2], "three or more labels"),
         (LFLOrdinal(structure="bilinear", n_terms=2), [1, 2, 3], "n_terms=2 is for"),
         (LFLLink(l2=L2(row=2.0)), [0, 1, 1], "l2 has row=2.0"),

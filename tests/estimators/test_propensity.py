@@ -73,7 +73,7 @@ def test_weights_have_mean_one_and_are_clipped():
     for wrong in ([0.0, 0.5], [np.nan], [2.0], []):
         with pytest.raises(InputError, match="not all numbers above 0 and at most 1"):
             propensity.weights(wrong)
-    with pytest.raises(InputError, match="clip=-1 is not possible"):
+    with pytest.raises(InputError, match="clip=-1: expected a finite number"):
         propensity.weights([0.5], clip=-1)
     with pytest.raises(InputError, match="label 2 is not in the unbiased sample"):
         propensity.from_labels([1, 2, 1], [1, 1])

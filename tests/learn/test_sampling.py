@@ -172,7 +172,7 @@ def test_a_chain_that_is_stopped_and_goes_on_is_the_one_that_never_was(tmp_path)
 def test_a_checkpoint_that_cannot_be_kept_is_told_before_the_first_sweep(tmp_path):
     seen = []
     for choices, path, says in (
-        ({}, tmp_path / "none" / "chains", "no place"),
+        ({}, tmp_path / "none" / "chains", "cannot be written"),
         ({"early_stopping": 0.1}, tmp_path / "chains", "early_stopping"),
     ):
         with pytest.raises(InputError, match=says):

@@ -112,7 +112,7 @@ def test_bad_calibration_gets_a_sentence():
     model = LFLOrdinal(rank=1, random_state=0).fit(*TRAIN)
     with pytest.raises(InputError, match="was not conformalized"):
         model.predict_set(TEST[0])
-    with pytest.raises(InputError, match="coverage=1.5 is not possible"):
+    with pytest.raises(InputError, match="coverage=1.5: expected a number between 0 and 1"):
         model.conformalize(*HELD).predict_set(TEST[0], coverage=1.5)
     with pytest.raises(InputError, match="method='platt' is not known"):
         model.calibrate(*HELD, method="platt")

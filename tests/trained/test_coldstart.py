@@ -524,7 +524,7 @@ def test_warm_start_refuses_other_interactions():
     model = LFLClassifier(rank=2, warm_start=True, **WITH).fit(X, Y)
     again = model.set_params(solver=LBFGS(max_iter=1)).fit(X, Y)
     assert again.n_iter_ == 1
-    with pytest.raises(InputError, match="interactions of the last fit: they changed"):
+    with pytest.raises(InputError, match="interactions of the last fit, but they have changed"):
         model.set_params(features__interactions=2).fit(X, Y)
 
 

@@ -85,5 +85,5 @@ def test_models_of_other_libraries_have_one_line():
     assert table["regime"].tolist() == ["all"]
     assert table["accuracy"][0] == pytest.approx(other.score(ASKED, TRUTH))
     assert len(dyads.calibration_by_label(other, ASKED, TRUTH)) == 3
-    with pytest.raises(InputError, match=r"expected one with a method support\(X\)"):
+    with pytest.raises(InputError, match=r"expected a model with a method support\(X\)"):
         dyads.calibration_by_support(other, ASKED, TRUTH)

@@ -68,7 +68,7 @@ def test_relations_have_their_own_best():
     assert set(likes["b"]) == {1, 3, 5, 7, 9, 11}
     assert set(fears["b"]) == {0, 2, 4, 6, 8, 10}
     np.testing.assert_allclose(fears["value"], model.predict_proba(fears)[:, 1])
-    with pytest.raises(InputError, match="relation=None is not possible"):
+    with pytest.raises(InputError, match="relation=None is not known to the model"):
         model.recommend([0])
 
 
@@ -100,10 +100,10 @@ def test_a_node_is_not_recommended_to_itself_nor_what_it_has_in_either_order(str
 @pytest.mark.parametrize(
     ("choices", "error", "says"),
     [
-        ({"by": 9}, InputError, "by=9 is no label: expected 'mean', 'thompson' or one of"),
-        ({"n": 0}, InputError, "n=0 is not possible"),
-        ({"candidates": ["i1", "zzz"]}, UnknownIdError, "Some candidates are not known"),
-        ({"relation": "x"}, InputError, "the model has one relation"),
+        ({"by": 9}, InputError, "by=9 is not a label: expected 'mean', 'thompson' or one of"),
+        ({"n": 0}, InputError, "n=0: expected a whole number, at least 1"),
+        ({"candidates": ["i1", "zzz"]}, UnknownIdError, "Some candidates are unknown"),
+        ({"relation": "x"}, InputError, "the model has only one relation"),
         ({"exclude": {"user": ["u1"]}}, InputError, "The table of pairs has the columns.*expected"),
     ],
 )
@@ -113,7 +113,7 @@ def test_bad_questions_get_a_sentence(choices, error, says):
 
 
 def test_what_has_no_mean_or_no_context_is_refused():
-    with pytest.raises(InputError, match="by='mean' needs labels that are numbers"):
+    with pytest.raises(InputError, match="by='mean' needs numeric labels"):
         LFLClassifier(rank=1).fit(X, Y).recommend(["u1"])
     with pytest.raises(InputError, match="features of dyads"):
         LFLOrdinal(rank=1).fit(X.assign(hour=range(len(X))), STARS).recommend(["u1"])

@@ -1,1 +1,1 @@
-"""The estimators: each names a choice of parts, and holds no numerics."""
+"""The estimators, with the interface of scikit-learn. Each is a choice of parts, without numerics of its own."""

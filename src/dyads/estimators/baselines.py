@@ -1,4 +1,4 @@
-"""Simpler models to compare with: maximum-margin matrix factorisation and marginal frequencies."""
+"""Baselines: maximum-margin matrix factorisation and marginal label frequencies."""
 
 import numbers
 from typing import Any, Self
@@ -29,27 +29,31 @@ class MMMF(ClassifierMixin, BaseEstimator):
 
         s_rcl = u_r . v_c - theta_rl,    minimise  sum_i w_i sum_l hinge(t_il s_il) + l2 / 2 (|U|_F^2 + |V|_F^2)
 
-    with a threshold theta_rl of each row between each two neighbouring labels, t_il = 1 if label i lies above it and -1
-    if below, and the smooth hinge; the Frobenius norms of the factors bound the trace norm of U V^T. Predicted is the
-    label with as many thresholds below it as there are positive scores. No probabilities, and labels by their order
-    alone. Rows' thresholds differ from common ones, which are free, by what `l2_bias` lets them. An id without labels
-    has no latent weights, and a row without labels the common thresholds.
+    Each row r has a threshold theta_rl between each two neighbouring labels; t_il = 1 if label i is above it and -1 if
+    below. The hinge is the smooth one. The Frobenius norms of the factors bound the trace norm of U V^T. The predicted
+    label is the one with as many thresholds below it as there are positive scores. There are no probabilities, and only
+    the order of the labels counts, not their values.
 
-    In our terms: shared latent weights (`Stereotype`) that every label above the lowest weighs by one, biases of rows
-    alone, and the loss `AllThreshold`; data layer, kernels and solvers are those of LFL.
+    The thresholds of a row are common ones, which are not penalised, plus a deviation, which `l2_bias` penalises. An id
+    without labels has zero latent weights; a row without labels has the common thresholds.
+
+    In terms of LFL: shared latent weights (`Stereotype`) with phi = 1 for every label above the lowest, row biases
+    only, and the loss `AllThreshold`. The data layer, kernels and solvers are those of LFL.
 
     Parameters
     ----------
-    rank, solver, engine, random_state : as of `LFLOrdinal`, with a rank of at least 1 and a solver that minimises
+    rank, solver, engine, random_state : as for `LFLOrdinal`, with a rank of at least 1 and a solver that minimises
     l2 : float, default 1.0
-        Strength for the latent weights of rows and columns.
+        Strength of the penalty on the latent weights of rows and columns.
     l2_bias : float, default 0.1
-        Strength that holds a row's thresholds near the common ones.
+        Strength of the penalty on the deviations of a row's thresholds from the common ones.
 
     Attributes
     ----------
     classes_ : labels, sorted
-    objective_, n_iter_, solver_ : how the fit went
+    objective_ : value of the objective at the solution
+    n_iter_ : number of iterations
+    solver_ : name of the solver
     """
 
     def __init__(
@@ -73,12 +77,13 @@ class MMMF(ClassifierMixin, BaseEstimator):
         """Fit the model to labelled dyads: a table of row ids and column ids, and their labels."""
         for name, least, kind in (("rank", 1, numbers.Integral), ("l2", 0, numbers.Real), ("l2_bias", 0, numbers.Real)):
             value = getattr(self, name)
+            expected = "a whole number" if kind is numbers.Integral else "a finite number"
             if not isinstance(value, kind) or not is_number(value) or value < least:
-                raise InputError(f"{name}={value!r} is not possible: expected a finite number, at least {least}.")
+                raise InputError(f"Got {name}={value!r}: expected {expected}, at least {least}.")
         seen = read_observations(X, y, sample_weight)
         if any(seen.dyads.side.widths):
             raise InputError(
-                "X has further columns, and MMMF knows no features: expected row ids and column ids alone."
+                "X has more than two columns, and MMMF takes no features: expected only row ids and column ids."
             )
         structure = Stereotype(len(seen.classes), 0, 1, False, int(self.rank), 1)
         layout, counts = Layout(structure, len(seen.rows), len(seen.cols)), Counts.of(seen.dyads, False)
@@ -97,19 +102,21 @@ class MMMF(ClassifierMixin, BaseEstimator):
         objective = Objective(layout, AllThreshold(), penalty, free)
         solver = solver_of(self.solver) or auto_solver(objective, len(seen.dyads))
         if solver.samples:
-            raise InputError(f"MMMF has no posterior for {type(solver).__name__}: expected a solver that minimises.")
-        found = train(objective, seen.dyads, solver, run).best
+            raise InputError(
+                f"Got solver {type(solver).__name__}, but MMMF has no posterior: expected a solver that minimises."
+            )
+        best = train(objective, seen.dyads, solver, run).best
         self.classes_ = seen.classes
-        self.objective_, self.n_iter_, self.solver_ = found.objective, found.n_iter, found.solver
-        self._seen, self._layout, self._theta = seen, layout, found.theta
+        self.objective_, self.n_iter_, self.solver_ = best.objective, best.n_iter, best.solver
+        self._seen, self._layout, self._theta = seen, layout, best.theta
         return self
 
     def decision_function(self, X: Any) -> Array:
-        """The scores u . v - theta of lying above each threshold (n, n_labels - 1)."""
+        """Scores u . v - theta for each threshold (n, n_labels - 1); positive if the label is above it."""
         check_is_fitted(self)
         codes, _ = read_dyads(X, [self._seen.rows, self._seen.cols], self._seen.columns)
         blocks = self._layout.blocks(self._theta.astype(np.float64))
-        # The code -1 finds the last line, which is zero: an id without labels.
+        # The code -1 of an id without labels selects the last row, which is zero.
         known = blocks._replace(
             **{side: np.vstack([getattr(blocks, side), 0 * blocks.row[:1]]) for side in ("row", "col")}
         )
@@ -118,23 +125,24 @@ class MMMF(ClassifierMixin, BaseEstimator):
         return engine_of(self.engine).block_scores(self._layout.structure, known, (row, col), offset)[:, 1:]
 
     def predict(self, X: Any) -> Array:
-        """The label with as many thresholds below it as scores are positive (n,)."""
+        """Predicted label (n,): the one with as many thresholds below it as there are positive scores."""
         scores = self.decision_function(X)
         return np.asarray(self.classes_[AllThreshold().decide(scores, numeric_values(self.classes_))])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Minus the mean absolute error of `predict`: greater is better."""
+        """Negative mean absolute error of `predict`; greater is better."""
         truth, predicted = (values_of(labels, self.classes_) for labels in (read_labels(y), self.predict(X)))
         return -mean_absolute_error(truth, predicted, sample_weight)
 
 
 class Marginals(ClassifierMixin, BaseEstimator):
-    """How often each label occurs, of all dyads or of those of the same row or column.
+    """Label frequencies of all dyads, or of the dyads of the same row or column.
 
         p(y | r, c) = (n_ry + smoothing p(y)) / (n_r + smoothing)
 
-    with the counts of the row (`of="row"`), of the column (`"col"`), or of all dyads (`"all"`). Predicted is the most
-    frequent label or, of `ordered` labels, the median.
+    with the counts n of the row (``of="row"``), of the column (``of="col"``), or of all dyads (``of="all"``). An id
+    without labels has the overall frequencies p(y). The predicted label is the most frequent one or, for `ordered`
+    labels, the median.
     """
 
     def __init__(self, of: str = "all", smoothing: float = 3.0, ordered: bool = False) -> None:
@@ -143,7 +151,7 @@ class Marginals(ClassifierMixin, BaseEstimator):
         self.ordered = ordered
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Count the labels of labelled dyads."""
+        """Count the labels of the dyads."""
         if self.of not in ("all", "row", "col"):
             raise unknown_name("of", self.of, ("all", "row", "col"))
         self._seen = read_observations(X, y, None)
@@ -155,28 +163,29 @@ class Marginals(ClassifierMixin, BaseEstimator):
         np.add.at(counts, (self._owners([dyads.row, dyads.col]), dyads.label), 1)
         total = counts.sum(axis=1, keepdims=True)
         proba = (counts + self.smoothing * self._overall) / (total + self.smoothing)
-        # The code -1 finds the last line: an id without labels.
+        # The code -1 of an id without labels selects the last row.
         self._proba = np.vstack([proba, self._overall])
         return self
 
     def _owners(self, codes: list[Any]) -> Any:
+        """Index (n,) of the counts that apply to each dyad."""
         return np.zeros(len(codes[0]), np.int64) if self.of == "all" else codes[self.of == "col"]
 
     def predict_proba(self, X: Any) -> Array:
-        """The shares of the labels (n, n_labels)."""
+        """Probabilities of the labels (n, n_labels)."""
         check_is_fitted(self)
         codes, _ = read_dyads(X, [self._seen.rows, self._seen.cols], self._seen.columns)
-        found: Array = self._proba[self._owners(codes)]
-        return found
+        proba: Array = self._proba[self._owners(codes)]
+        return proba
 
     def predict(self, X: Any) -> Array:
-        """The most frequent label, or the median (n,)."""
+        """Most frequent label or, for `ordered` labels, the median (n,)."""
         proba = self.predict_proba(X)
         return np.asarray(self.classes_[median(proba) if self.ordered else proba.argmax(axis=1)])
 
 
 def _start(layout: Layout, theta: Array, label_counts: Array) -> Array:
-    """Where a fit begins: every label weighs the latent weights by one, common thresholds are between -1 and 1."""
+    """Initial theta: phi is one for every label, and the common thresholds are between -1 and 1."""
     named = layout.named(theta)
     named["phi"][:] = 1
     above = 1 - np.cumsum(label_counts)[:-1] / label_counts.sum()

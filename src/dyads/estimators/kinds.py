@@ -1,4 +1,4 @@
-"""The estimators: each names a choice of structure, loss, penalty and solver, and holds no numerics."""
+"""The public estimators. Each is a choice of structure, loss, penalty and solver, without numerics of its own."""
 
 import os
 from typing import Any
@@ -22,7 +22,7 @@ class _Nominal(LFL):
     """Estimators whose labels have no order."""
 
     def decision_function(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Array:
-        """Log-odds (n, n_labels); for two labels those of the second, (n,)."""
+        """Log-odds (n, n_labels); for two labels, log-odds (n,) of the second."""
         odds = self.log_odds(X, row_features=row_features, col_features=col_features)
         return odds[:, 1] - odds[:, 0] if odds.shape[1] == 2 else odds
 
@@ -32,82 +32,86 @@ class LFLClassifier(_Nominal):
 
         p(y | r, c) ∝ exp(gamma_y + alpha_ry + beta_cy + sum_k A_ryk B_cyk + w_y . x_rc)
 
-    with label, row and column biases, `rank` latent weights per row, column and label, and weights w of the features x
-    of the row, the column and the dyad, if there are any; fitted by minimising
+    with biases gamma of labels, alpha of rows and beta of columns, latent weights A (n_rows, n_labels, rank) and
+    B (n_cols, n_labels, rank), and weights w of the features x of the row, the column and the dyad. It is fitted by
+    minimising
 
-        sum_i w_i loss(y_i, p(. | r_i, c_i)) + 1/2 sum_r s_r (l2.row |A_r|^2 + l2.bias |alpha_r|^2) + same of columns
+        sum_i v_i loss(y_i, p(. | r_i, c_i)) + 1/2 sum_r s_r (l2.row |A_r|^2 + l2.bias |alpha_r|^2) + same for columns
         + 1/2 l2.side |w|^2
 
-    where s_r = 1, n_r^(-1/2) or n_r as `L2.scaling` says, n_r being the summed weight of the row's dyads. The label
-    bias is not penalised. After a fit the biases are centred by counts, so that an average row has none.
+    where v_i are the sample weights, and s_r = 1, n_r^(-1/2) or n_r according to `L2.scaling`, with n_r the summed
+    weight of the row's dyads. The label bias is not penalised. After a fit, the biases are centred with the counts as
+    weights, so that an average row has none.
 
-    Parameters that take a part (`features`, `l2`, `solver`, `engine`) take a settings object, and most of them a name
-    or a number in its place. Searches reach into it: ``solver__max_iter``, ``l2__bias``. A setting that would have no
-    effect on the model is refused.
+    The parameters `features`, `l2`, `solver` and `engine` take a settings object; `l2` also takes a number, and
+    `solver` and `engine` a name. Fields of settings objects are nested parameters: ``solver__max_iter``, ``l2__bias``.
+    A setting that would have no effect on the model raises an error.
 
     Parameters
     ----------
     rank : int, default 5
-        Latent weights per row, column and label; 0 is the log-linear model of row and column biases alone.
+        Number of latent weights per row, column and label. With 0 the model has only biases and features.
     loss : "log" or "brier", default "log"
-        What is minimised; both are proper, so that probabilities are calibrated. `LFLOrdinal` has "absolute", "squared"
-        and "hinge" too.
+        Loss to minimise. Both are proper, so probabilities are calibrated. `LFLOrdinal` also has "absolute", "squared"
+        and "hinge".
     structure : "bilinear" (default) or "stereotype"
-        How latent weights make scores: a set of its own for every label, or `n_terms` sets shared by all labels, each
-        with a weight phi of every label.
+        How latent weights make scores: "bilinear" has separate latent weights per label, "stereotype" has `n_terms`
+        sets of latent weights shared by all labels, each with a weight phi per label.
     n_terms : int, default None
-        Sets of shared latent weights of the structure "stereotype" (1 if None; no more than there are labels), and of
-        mixtures of relations (3 if None).
+        Number of sets of shared latent weights: by default 1 for the structure "stereotype" and 3 for mixtures of
+        relations. For "stereotype", at most the number of labels without the reference.
     reference : label, None or "auto", default "auto"
-        The label whose weights are zero; None gives every label weights. "auto" is the first of two labels, and none of
-        three or more.
+        Reference label, whose weights are fixed at zero: by default the first of two labels, and no label if there are
+        three or more. With None every label has weights.
     bias : bool, default True
-        Whether rows and columns have biases; the label bias is always there.
+        Whether rows and columns have biases. The label bias is always included.
     id_columns : names of columns, default the first two of X
-        The columns of row ids and of column ids. Further columns of X are features of the dyads.
+        Names of the columns of row ids and of column ids. All other columns of X are features of the dyads.
     features : `dyads.SideInformation`, default None
         Features of rows and columns, and how they are used.
     l2 : float or `dyads.L2`, default None
-        Strength of the penalty on latent weights, or all strengths as an object; None is its defaults.
+        Strength of the penalty on latent weights, by default 6. An object ``dyads.L2(...)`` sets all strengths.
     solver : "auto", "lbfgs", "sgd", "newton", "gibbs", or an object such as ``dyads.SGD(max_iter=20)``, default "auto"
-        How the model is fitted. "auto" is L-BFGS up to 50,000 dyads and SGD above; these and "newton" minimise the same
-        objective. "gibbs" draws from the posterior under the log loss: better probabilities, at a price in time.
+        Solver that fits the model. "auto" is L-BFGS up to 50,000 dyads and SGD above. "lbfgs", "sgd" and "newton"
+        minimise the same objective. "gibbs" samples the posterior under the log loss, which takes longer and gives
+        better probabilities.
     n_init : int, default 1
-        Random restarts; the one of least objective is kept.
+        Number of random restarts, of which the one with the least objective is kept.
     n_models : int, default 1
-        Models from other random starts whose probabilities are averaged: better ones, at a price in time and memory.
-        `row_factors_`, `parts_`, `embed` and the trace are those of the first.
+        Number of models, from different random starts, whose probabilities are averaged. More models give better
+        probabilities, and take more time and memory. `row_factors_`, `parts_`, `embed` and `trace_` are those of the
+        first.
     early_stopping : float, default None
-        Share of the dyads to hold out: stop when their loss has not fallen for three iterations, and keep the best
-        iterate. The held-out dyads are not trained on: with a good `l2` this costs accuracy. Of "gibbs" it is the loss
-        of averaged probabilities, and thirty sweeps.
+        Share of the dyads to hold out for early stopping, by default none. The fit stops when the held-out loss has not
+        improved for three iterations, and keeps the best iterate. Held-out dyads are not trained on: with a good `l2`
+        this costs accuracy. "gibbs" uses the held-out loss of averaged probabilities, and waits for thirty sweeps.
     unknown : "prior", "mean", "raise" or "nan", default "prior"
-        What an id is at predict of which neither labels nor features are known. "prior": it may be any row (column), so
-        probabilities are averaged over what rows of the training data are like. "mean": the mean of the predictions for
-        the other id in training, which is the paper's baseline. "raise": an error. "nan": NaN probabilities.
+        How to predict for unknown ids, which have neither labels nor features. "prior": average the probabilities over
+        the rows (columns) of the training data. "mean": take the mean of the training predictions of the other id, the
+        paper's baseline. "raise": raise an error. "nan": return NaN.
     engine : "cpu" or `dyads.CPU`, default "cpu"
-        Where sums over dyads are computed; the result does not depend on the number of threads.
+        Engine that computes the sums over dyads. The result does not depend on the number of threads.
     random_state : int, RandomState or None, default None
-        Seed of everything random.
+        Seed of all random numbers.
     verbose : int, default 0
-        Above 0, each iteration is logged to the logger "dyads" (to standard error if logging is not set up).
+        If above 0, log each iteration to the logger "dyads" (to standard error if logging is not configured).
     warm_start : bool, default False
-        Start from the last fit; ids it did not know start at random.
+        Whether `fit` starts from the last fit. Ids that are new to it start at random.
 
     Attributes
     ----------
     classes_ : labels, sorted
-    row_ids_, col_ids_ : ids, in order of first appearance; those known by features alone last
-    row_factors_, col_factors_ : (n, n_labels, rank) latent weights; (n, n_terms, rank) where labels share them
-    parts_ : dict of all that was learnt: biases, latent weights, label or relation weights
-    n_iter_, converged_, solver_ : how the fit went
-    objective_ : its value where the solver stopped, before the biases are centred; of "gibbs" the mean over sweeps of
-        minus the log-likelihood
-    trace_ : dict of lists, one entry per iteration: init, iteration, objective, validation, seconds; of "gibbs" the
-        chain, the sweep, and minus the log-likelihood after it
-    diagnostics_ : dict, of "gibbs" alone: r_hat and effective_samples of watched predictions, burn_in, acceptance
-    n_parameters_ : int
-    record_ : the `Record` all of these are read from
+    row_ids_, col_ids_ : ids, in order of first appearance; ids with features but no labels come last
+    row_factors_, col_factors_ : (n, n_labels, rank) latent weights; (n, n_terms, rank) if labels share them
+    parts_ : dict of all learnt parameters: biases, latent weights, label or relation weights
+    n_iter_, converged_, solver_ : number of iterations, whether the fit converged, name of the solver
+    objective_ : value of the objective where the solver stopped, before the biases are centred; for "gibbs", the mean
+        negative log-likelihood after burn-in
+    trace_ : dict of lists, one entry per iteration: init, iteration, objective, validation, seconds; for "gibbs", init
+        is the chain, iteration the sweep, and objective the negative log-likelihood after it
+    diagnostics_ : dict, only for "gibbs": r_hat and effective_samples of monitored predictions, burn_in, acceptance
+    n_parameters_ : number of learnt parameters
+    record_ : the `Record` that all of these are read from
 
     References
     ----------
@@ -120,18 +124,22 @@ class LFLClassifier(_Nominal):
 class LFLOrdinal(LFL):
     """Latent feature log-linear model for ordered labels with numeric values, such as ratings.
 
-    The parameters are those of `LFLClassifier`, but the default structure is "stereotype": the latent weights are
-    shared by all labels, and each label weighs them by phi, which starts from the standardised label values (with two
-    labels, or rank 0, it is "bilinear"). There are three more losses, which compare the label with the expected label
-    E y: "absolute", |y - E y| (smoothed near zero, see `dyads.Absolute`), "squared", (y - E y)^2, and "hinge", the
-    all-threshold hinge of maximum-margin matrix factorisation. These train the mean alone: their probabilities are not
-    calibrated.
+    The parameters are those of `LFLClassifier`, but the default structure is "stereotype",
 
-    Labels are numbers, whose distances count, or texts, which have the values 0, 1, ... in sorted order: map such as
-    "low", "medium", "high" to numbers first.
+        p(y | r, c) ∝ exp(gamma_y + alpha_ry + beta_cy + phi_y sum_k A_rk B_ck + w_y . x_rc)
 
-    `predict` gives the median label for the losses "log" and "brier", and the label nearest the mean for the others;
-    `predict_mean` gives the expected value. `score` is minus the mean absolute error of `predict`.
+    with latent weights A (n_rows, rank) and B (n_cols, rank) shared by all labels, and a weight phi_y per label, which
+    starts from the standardised label values. (With two labels, or rank 0, the default is "bilinear".)
+
+    There are three more losses, which depend on the expected label E y alone: "absolute", |y - E y| (smoothed near
+    zero, see `dyads.Absolute`); "squared", (y - E y)^2; and "hinge", the all-threshold hinge of maximum-margin matrix
+    factorisation. They train only the mean, so their probabilities are not calibrated.
+
+    Labels are numbers, or strings, which get the values 0, 1, ... in sorted order. Map labels such as "low", "medium",
+    "high" to numbers first.
+
+    `predict` returns the median label for the losses "log" and "brier", and the label nearest the mean for the others.
+    `predict_mean` returns the expected value. `score` is the negative mean absolute error of `predict`.
     """
 
     _structures = ("stereotype", "bilinear")
@@ -142,41 +150,49 @@ class LFLOrdinal(LFL):
         return self.predictions(X, row_features=row_features, col_features=col_features).mean
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Minus the mean absolute error of `predict`: greater is better."""
+        """Negative mean absolute error of `predict`; greater is better."""
         truth, predicted = (values_of(labels, self.classes_) for labels in (read_labels(y), self.predict(X)))
         return -mean_absolute_error(truth, predicted, sample_weight)
 
     def decide(self, proba: Array) -> Array:
-        """The code of the label to predict (n,): the median, or the one nearest the mean, as the loss wants."""
+        """Code of the label to predict (n,): the median, or the label nearest the mean, depending on the loss."""
         return self.record_.parts.loss.decide(proba, numeric_values(self.classes_))
 
 
 class LFLLink(_Nominal):
-    """Links between the nodes of one set: both columns of X hold ids of the same kind.
+    """Link prediction between nodes: both columns of X contain ids of one set.
 
-    `structure` is "symmetric" (default; one set of weights, sigma(A A^T)), "spectral" (sigma(A Lambda A^T) with a
-    signed diagonal, which can also tell that like avoids like) or "directed" (weights as source, as target, and in
-    both roles). Labels are usually 0 and 1, the first being the reference, but any nominal labels make typed links.
+    `structure` is one of
 
-    With the first two a pair is undirected: it may be given once, in either order, (i, j) and (j, i) have exactly the
-    same probabilities, and giving both orders with different labels is an error. Self-links are allowed. The other
-    parameters are those of `LFLClassifier`; `L2.row` and `L2.col` are for the weights as source and as target.
+    - "symmetric" (default): p = sigma(biases + A A^T), one set of latent weights A (n_nodes, rank);
+    - "spectral": p = sigma(biases + A Lambda A^T), with a signed diagonal Lambda, which can also model heterophily;
+    - "directed": separate latent weights as source, as target, and in both roles.
+
+    Labels are usually 0 and 1, of which the first is the reference, but any nominal labels (typed links) work.
+
+    "symmetric" and "spectral" are undirected: (i, j) and (j, i) have exactly the same probabilities. Give a pair once,
+    in either order; both orders with different labels raise an error. Self-links are allowed. The other parameters are
+    those of `LFLClassifier`; `L2.row` and `L2.col` are the strengths for the weights as source and as target.
     """
 
     _structures = ("symmetric", "spectral", "directed")
 
 
 class LFLRelational(_Nominal):
-    """Many relations: X has a row id, a column id and a relation; labels are two, usually 0 and 1.
+    """Multi-relational model: X has a row id, a column id and a relation; there are two labels, usually 0 and 1.
 
         p(y = 1 | r, c, t) = sigma(gamma_t + alpha_r + beta_c + A_r Lambda^t B_c)
 
-    Rows and columns have one set of weights for all relations; each relation t has a bias and a diagonal Lambda^t.
-    `structure` is "relational" (default) or "mixture" (`n_terms` bilinear terms, each relation having a weight for each
-    of them), which suit one id set as well as two, rows and columns having weights of their own; or, for undirected
-    relations of one id set, "spectral" or "symmetric_mixture", with the same weights in both roles. `id_columns` may
-    name the column of relations too, by default the next. The other parameters are those of `LFLClassifier`;
-    `L2.shared` is the strength for the relations' own weights, by default `L2.latent`.
+    All relations share the latent weights A (n_rows, rank) and B (n_cols, rank). Each relation t has a bias gamma_t and
+    a diagonal Lambda^t. `structure` is one of
+
+    - "relational" (default): the formula above;
+    - "mixture": `n_terms` bilinear terms, with a weight per relation and term;
+    - "spectral", "symmetric_mixture": the same for undirected relations of one id set, with B = A.
+
+    The first two have separate weights of rows and columns, and suit one id set as well as two. `id_columns` may also
+    name the column of relations, by default the next one. The other parameters are those of `LFLClassifier`;
+    `L2.shared` is the strength for the weights of relations, by default `L2.latent`.
     """
 
     _structures = ("relational", "mixture", "spectral", "symmetric_mixture")
@@ -184,19 +200,17 @@ class LFLRelational(_Nominal):
     def _check_observed(self, observed: Observations) -> None:
         super()._check_observed(observed)
         if len(observed.classes) != 2:
-            raise InputError(
-                f"LFLRelational got {len(observed.classes)} labels: expected two, such as 0 and 1, per relation."
-            )
+            raise InputError(f"LFLRelational got {len(observed.classes)} labels: expected two, such as 0 and 1.")
 
     _n_id_columns = 3
 
     @property
     def relation_ids_(self) -> Array:
-        """The relations, in the order of `relation_similarity`."""
+        """Relation ids, in the order of `relation_similarity`."""
         return to_numpy(self._record().known.relations.ids)  # type: ignore[union-attr]
 
     def relation_similarity(self) -> Array:
-        """Correlation, about zero, of each two relations' weights Lambda (n_relations, n_relations)."""
+        """Cosine similarity of the weights Lambda of each two relations (n_relations, n_relations)."""
         check_is_fitted(self)
         return self.record_.models[0].relation_similarity()
 
@@ -205,9 +219,9 @@ ESTIMATORS = {kind.__name__: kind for kind in (LFLClassifier, LFLOrdinal, LFLLin
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Read a model that `save` wrote; nothing in the file is executed.
+    """Read a model written by `save`. Nothing in the file is executed.
 
-    Its arrays stay mapped to the file: replace that by `save`, never in place.
+    The arrays stay memory-mapped to the file. To replace the file, use `save`; do not overwrite it in place.
     """
     record, about = artifact.read(path)
     try:

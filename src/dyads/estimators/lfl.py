@@ -1,4 +1,4 @@
-"""LFL: how the estimators are trained. Parameters and tables in, a `Record` kept; no numerics."""
+"""Training of the LFL estimators: parameters and tables -> a `Record`, without numerics of its own."""
 
 import logging
 import os
@@ -54,13 +54,13 @@ Array = np.ndarray[Any, Any]
 logger = logging.getLogger("dyads")
 
 VANISHED = 1e-2
-"""Latent weights whose root mean square is below this add nothing to a log-odds."""
+"""Root mean square below which latent weights count as zero: their products, about 1e-4, barely change log-odds."""
 
 
 class LFL(Predictor):
-    """What the estimators share: tables in, a `Record` kept; `Predictor` has what is made of it.
+    """Training methods of all estimators, which produce a `Record`; `Predictor` has the methods that use it.
 
-    `_structures` names those an estimator offers, its default first.
+    `_structures` names the structures of an estimator, the default first.
     """
 
     _structures: tuple[str, ...]
@@ -122,18 +122,19 @@ class LFL(Predictor):
         Parameters
         ----------
         X : table of n dyads
-            pandas, polars or Arrow table, NumPy array, dict of columns or list of pairs: row id, column id. Further
-            columns are features of the dyads.
+            Row ids and column ids, as a pandas, polars or Arrow table, a NumPy array, a dict of columns or a list of
+            pairs. Further columns are features of the dyads.
         y : (n,) labels
         sample_weight : (n,) nonnegative weights, default all one
-            A dyad of weight two counts as two dyads; one of weight zero as none.
+            A dyad of weight two counts as two dyads, and one of weight zero as none.
         seen : table of pairs without labels, default None
-            With ``implicit=True``, further pairs (row id, column id) for the sets of those seen together.
-        callback : called with a `dyads.learn.training.Progress` after each iteration; returning True stops the fit.
+            Further pairs (row id, column id) that were observed together, for models with ``implicit=True``.
+        callback : callable, default None
+            Called with a `dyads.learn.training.Progress` after each iteration. Returning True stops the fit.
         checkpoint : path, default None
-            For `Gibbs`, a file in which the chains are kept every minute and at the end. A fit of the same model to the
-            same data goes on from it, up to the number of `sweeps`, with the result of one that was never stopped: its
-            random numbers are those it began with, whatever `random_state`, and further sweeps stay.
+            For `Gibbs`, a file that the chains are written to every minute and at the end. If it exists, a fit of the
+            same model to the same data resumes from it, and the result is that of an uninterrupted fit: it keeps the
+            seed it started with, whatever `random_state`. Chains with more than `sweeps` sweeps are kept as they are.
         """
         self.check_params()
         observed = self._read(X, y, sample_weight, seen)
@@ -186,13 +187,13 @@ class LFL(Predictor):
         diverged = next((end.diverged for end in ends if end.diverged is not None), None)
         if diverged is not None:
             raise DivergenceError(
-                f"The objective stopped being a finite number {diverged}. The model keeps its last finite state."
+                f"The fit diverged: the objective is not finite {diverged}. The model keeps its last finite state."
             )
         if self.rank and not self.record_.is_posterior and self.record_.models[0].latent_size() < VANISHED:
             strength = l2_of(self.l2).latent
             warnings.warn(
-                f"All latent weights vanished: the penalty l2={LATENT if strength is None else strength:g} is too "
-                "strong for these data, and the model is that of rank 0. Lower l2, or choose it by cross-validation.",
+                f"All latent weights are near zero: the penalty l2={LATENT if strength is None else strength:g} is too "
+                "strong for these data, and the model equals rank 0. Lower l2, or choose it by cross-validation.",
                 VanishedWarning,
                 stacklevel=2,
             )
@@ -204,16 +205,16 @@ class LFL(Predictor):
     def _learn(
         self, objective: Objective, dyads: Dyads, run: FitRun, checkpoint: str | os.PathLike[str] | None
     ) -> Learned:
-        """Minimise the objective, or draw from its posterior, as the solver does."""
+        """Minimise the objective or sample its posterior, depending on the solver."""
         solver: Any = solver_of(self.solver) or auto_solver(objective, len(dyads))
         if solver.samples:
             return sample(objective, dyads, solver, run, checkpoint)
         if checkpoint is not None:
-            raise InputError(f"checkpoint is for Gibbs, and the solver is {type(solver).__name__}: expected None.")
+            raise InputError(f"checkpoint is only for Gibbs, and the solver is {type(solver).__name__}: omit it.")
         return train(objective, dyads, solver, run)
 
     def check_params(self) -> None:
-        """Refuse impossible parameters, as `fit` does before it reads any data."""
+        """Raise an error for invalid parameters; `fit` does so before it reads any data."""
         kinds = [LFL]
         for kind in kinds:
             kinds += kind.__subclasses__()
@@ -221,7 +222,7 @@ class LFL(Predictor):
         check_choices(self, self._structures, offers)
 
     def _untrained(self, observed: Observations) -> tuple[Parts, Known]:
-        """What is chosen and known before training."""
+        """The parts and the known entities of the record, before training."""
         dyads, layout = observed.dyads, self._layout(observed)
         one_set, encoders = layout.structure.one_set, observed.encoders
         counts = Counts.of(dyads, one_set)
@@ -250,29 +251,29 @@ class LFL(Predictor):
     def _read(self, X: Any, y: Any, sample_weight: Any, seen: Any = None, classes: Any = None) -> Observations:
         y = self._checked(y)
         _, one_set = STRUCTURES[self._structure]
-        given = features_of(self.features)
-        side = SideTables(_features(given.row), _features(given.col), given.implicit, seen)
+        settings = features_of(self.features)
+        side = SideTables(_features(settings.row), _features(settings.col), settings.implicit, seen)
         wanted = wanted_columns(self.id_columns, self._n_id_columns)
         observed = read_observations(X, y, sample_weight, wanted, one_set=one_set, side=side, classes=classes)
-        if not any(observed.dyads.side.widths) and given.training != "joint":
+        if not any(observed.dyads.side.widths) and settings.training != "joint":
             raise InputError(
-                f"SideInformation got training={given.training!r}, and there are no features: expected row, col, "
-                "implicit=True or further columns of X. Give one of them, or leave it out."
+                f"SideInformation got training={settings.training!r}, but there are no features: expected row, col, "
+                "implicit=True or further columns of X. Pass one of them, or omit training."
             )
         self._check_observed(observed)
         return observed
 
     def _check_observed(self, observed: Observations) -> None:
-        """Refuse what an estimator cannot learn from."""
+        """Raise an error for data that the estimator cannot be fitted to."""
         if is_undirected(*STRUCTURES[self._structure]):
             check_undirected(observed)
 
     _n_id_columns = 2
-    """Columns of ids an estimator has: of rows and of columns, and of relations if there are several."""
+    """Number of id columns: row ids and column ids, and relations for a multi-relational estimator."""
 
     @property
     def _structure(self) -> str:
-        """The name of the structure, the estimator's own where none is given."""
+        """Name of the structure, by default the first of the estimator's."""
         return self._structures[0] if self.structure is None else self.structure
 
     def _layout(self, seen: Observations) -> Layout:
@@ -280,9 +281,9 @@ class LFL(Predictor):
         interactions, widths = features_of(self.features).interactions, seen.dyads.side.widths
         if interactions and not any(widths[:2]):
             raise InputError(
-                f"SideInformation got interactions={interactions}, which is for features of rows and columns, and "
-                "there are none: expected row, col or implicit=True. Give one of them (again, to a model that was "
-                "loaded: its file does not hold the tables), or leave it 0."
+                f"SideInformation got interactions={interactions}, which is for features of rows and columns, but "
+                "there are none: expected row, col or implicit=True. Pass one of them (also after dyads.load: the file "
+                "does not contain the tables), or use interactions=0."
             )
         rank = max(int(self.rank), interactions)
         if self.structure is None and name == "stereotype" and (n_labels < 3 or rank == 0):
@@ -294,17 +295,17 @@ class LFL(Predictor):
             most = n_labels - has_reference if seen.relations is None else np.inf
             if rank < 1 or n_terms > most or (n_labels < 3 and seen.relations is None):
                 raise InputError(
-                    f"structure={name!r}, rank={self.rank}, n_terms={n_terms} and {n_labels} labels "
-                    "do not fit: expected rank and n_terms of at least 1, three or more labels, and no more terms "
-                    "than labels without the reference. Use structure='bilinear'."
+                    f"Got structure={name!r}, rank={self.rank}, n_terms={n_terms} and {n_labels} labels: expected "
+                    "a rank of at least 1, three or more labels, and at most as many terms as labels without the "
+                    "reference. Use structure='bilinear'."
                 )
         elif n_terms is not None:
             raise InputError(
                 f"n_terms={n_terms!r} is for structure='stereotype' and for mixtures of relations, not for {name!r}: "
-                "leave it None."
+                "omit it."
             )
         reference = self._reference_code(seen.classes)
-        # Features act on the biases, which are there for them even where entities have none of their own.
+        # The weights of features add to the biases, so bias columns exist even if entities have no own biases.
         structure = build(name, n_labels, reference, bool(self.bias) or any(widths[:2]), rank, n_terms)
         return Layout(structure, len(seen.rows), len(seen.cols), seen.dyads.n_relations, widths, interactions)
 
@@ -315,7 +316,7 @@ class LFL(Predictor):
         return loss.bind(numeric_values(classes)) if self._ordered else loss
 
     def _shared_centre(self, layout: Layout, dyads: Dyads, classes: Array) -> Array:
-        """What shared blocks are penalised towards (n_relations, shared size)."""
+        """Centre of the penalty on shared blocks (n_relations, shared size)."""
         theta = np.zeros(layout.size)
         named = layout.named(theta)
         if layout.n_relations > 1:
@@ -327,7 +328,7 @@ class LFL(Predictor):
         return layout.blocks(theta).shared
 
     def _reference_code(self, classes: Array) -> int:
-        """The code of the reference label, or the number of labels when there is none."""
+        """Code of the reference label, or the number of labels if there is none."""
         if isinstance(self.reference, str) and self.reference == "auto":
             return 0 if len(classes) == 2 else len(classes)
         if self.reference is None:
@@ -340,13 +341,13 @@ class LFL(Predictor):
         return int(codes[0])
 
     def _warm_start(self, old: Model, parts: Parts, known: Known) -> Any:
-        alike = ("structure", "rank", "bias", "interactions")
-        if any(getattr(old.parts, name) != getattr(parts, name) for name in alike) or not np.array_equal(
+        same = ("structure", "rank", "bias", "interactions")
+        if any(getattr(old.parts, name) != getattr(parts, name) for name in same) or not np.array_equal(
             old.known.classes, known.classes
         ):
             raise InputError(
-                "warm_start=True needs the labels, rank, reference, bias and interactions of the last fit: they "
-                "changed. Fit a new estimator, or set warm_start=False."
+                "warm_start=True needs the labels, structure, rank, reference, bias and interactions of the last fit, "
+                "but they have changed. Fit a new estimator, or set warm_start=False."
             )
 
         def start(theta: Array) -> Array:
@@ -355,9 +356,9 @@ class LFL(Predictor):
         return start
 
     def problem(self, X: Any, y: Any, sample_weight: Any = None) -> tuple[Problem, Array]:
-        """The objective of the fit bound to its dyads, and the parameters where it ended: the certificate of a fit.
+        """Return the objective bound to the dyads of the fit, and the parameters theta at which the fit ended.
 
-        Give the table and the labels of the fit again. At a minimum the gradient of the objective is zero::
+        Pass the table and the labels of the fit again. They certify the fit: at a minimum the gradient is zero::
 
             problem, theta = model.problem(X, y)
             with problem:
@@ -372,32 +373,37 @@ class LFL(Predictor):
     # ------------------------------------------------------------------------------------------------ more labels
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Go on from what was learnt with one epoch of SGD over more labelled dyads; ids not yet known are added.
+        """Update the model with one epoch of SGD over more labelled dyads; new ids are added.
 
-        Of the solver's settings the learning rate counts; the others, `n_init` and `early_stopping` are for `fit`.
+        Earlier dyads are not needed again: the penalty on an entity is spread over all its labels so far. Of the
+        solver's settings only the learning rate is used; `n_init` and `early_stopping` are for `fit`.
 
-        Old dyads are not needed again: an entity's penalty is spread over all its labels so far. `classes` : all labels
-        there will ever be, at the first call; default those in y. What `calibrate` learnt stays, and is worth learning
-        again after many more labels; what `conformalize` learnt is dropped, since it holds for one model only.
+        The calibrator is kept; calibrate again after many more labels. The scores of `conformalize` are discarded,
+        since they are valid for one model only.
+
+        Parameters
+        ----------
+        X, y, sample_weight : labelled dyads, as for `fit`
+        classes : all labels that will ever occur, for the first call; default those in y
         """
         self.check_params()
         solver = solver_of(self.solver) or SGD()
-        for name, unfit in (
+        for name, unsupported in (
             ("features", features_of(self.features).implicit),
             ("unknown", self.unknown == "mean"),
             ("n_models", self.n_models > 1),
             ("solver", not isinstance(solver, SGD)),
         ):
-            if unfit:
+            if unsupported:
                 raise InputError(
-                    f"partial_fit does not go with {name}={getattr(self, name)!r}: expected SGD, one model, and "
-                    "nothing that needs all dyads at once. Use fit."
+                    f"partial_fit does not support {name}={getattr(self, name)!r}: expected SGD, one model, and no "
+                    "setting that needs all dyads at once. Use fit."
                 )
         record: Record | None = self.__dict__.get("record_")
         if record is not None and (len(record.draws) > 1 or record.is_posterior):
             raise InputError(
-                f"partial_fit goes on with a single point estimate, and there are {len(record.draws)} models or draws: "
-                "expected a fit with n_models=1 by a solver that minimises. Use fit."
+                f"partial_fit needs a single point estimate, and there are {len(record.draws)} models or draws: "
+                "expected a fit with n_models=1 and a solver that minimises. Use fit."
             )
         if record is None:
             more = self._read(X, y, sample_weight, classes=classes)
@@ -407,9 +413,9 @@ class LFL(Predictor):
         else:
             more = self._read_more(record, X, y, sample_weight)
             if len(more.rows) > len(record.known.rows) or len(more.cols) > len(record.known.cols):
-                # The tables may have grown since the fit.
-                given = features_of(self.features)
-                record = self._with_features(given.row, given.col)
+                # The feature tables may have grown since the fit.
+                settings = features_of(self.features)
+                record = self._with_features(settings.row, settings.col)
                 more = self._read_more(record, X, y, sample_weight)
             (before,) = record.grown(more.rows, more.cols).models
             parts, known = before.parts, before.known
@@ -442,29 +448,29 @@ class LFL(Predictor):
         row_features: Any = None,
         col_features: Any = None,
     ) -> Self:
-        """Add new rows and columns by their labels; everything else stays as it is. Changes this model, and returns it.
+        """Fold in new rows and columns by their labels, all other parameters fixed. Changes and returns the model.
 
-        The block of each new id is the optimum given all others, by Newton's method: for the log loss the problem is
-        convex. (In each draw of a posterior it is drawn given the others.) No prediction for other ids changes. To keep
-        this model as it is, fold into a copy: ``copy.copy(model).fold_in(X, y)``.
+        Newton's method solves for the block of each new id given all others, which is a convex problem for the log
+        loss. (In a posterior draw, the block is drawn from its conditional distribution.) Predictions for other ids do
+        not change. To keep this model unchanged, fold into a copy: ``copy.copy(model).fold_in(X, y)``.
 
         Parameters
         ----------
         X, y, sample_weight : labelled dyads, as for `fit`
         side : None, "row" or "col"
-            None solves for ids that have no labels in the model. "row" solves for every row of X, known or not, from
-            the labels given here: give *all* labels of a known row, old and new. "col" likewise.
-        row_features, col_features : features of the new ids, for a model with such
+            Which ids to solve for, by default all that have no labels in the model. "row" solves for every row of X,
+            known or not, from the labels in y alone: pass *all* labels of a known row, old and new. "col" likewise.
+        row_features, col_features : features of the new ids, if the model has features
         """
         if side not in (None, "row", "col"):
-            raise InputError(f"side={side!r} is not possible: expected None, 'row' or 'col'.")
+            raise InputError(f"Got side={side!r}: expected None, 'row' or 'col'.")
         check_is_fitted(self)
         record = self._with_features(row_features, col_features)
         new = self._read_more(record, X, y, sample_weight)
         grown, known = record.grown(new.rows, new.cols), record.known
         refuse_featureless(known, grown.known)
         rows, cols = targets(grown.known, new.dyads, (len(known.rows), len(known.cols)), side)
-        # Dyads between ids that both stay as they are say nothing about the others.
+        # Dyads between two fixed ids carry no information about the others.
         dyads = new.dyads.take(np.isin(new.dyads.row, rows) | np.isin(new.dyads.col, cols))
         self.record_ = fold_in(grown, dyads, rows, cols, self._engine)
         return self
@@ -485,7 +491,7 @@ def _features(value: Any) -> Features | None:
 
 @contextmanager
 def _logged(verbose: int, callback: Callback | None) -> Iterator[Callback | None]:
-    """Wrap a callback so that each iteration is logged first; to standard error, for the time, if nobody listens."""
+    """Wrap a callback to log each iteration first; adds a handler to standard error for the fit if there is none."""
     if not verbose:
         yield callback
         return

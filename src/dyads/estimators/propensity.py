@@ -1,12 +1,12 @@
-"""How likely a dyad is to be observed, and weights that undo it.
+"""Propensities, the probabilities that dyads are observed, and inverse-propensity weights.
 
-A model of p(label | row, column) is right whatever rows and columns are observed more than others: that changes which
-dyads it sees, not their labels. It is not right where being observed depends on the label itself, as when people rate
-what they like; then each dyad must be weighed by the inverse of its probability to be observed:
+If some rows and columns are observed more often than others, a model of p(label | row, column) stays unbiased: that
+changes which dyads are observed, not their labels. The model is biased if the label itself affects whether a dyad is
+observed (missing not at random), as when people rate what they like. Then weigh each dyad by its inverse propensity:
 
-    weight_i = 1 / max(propensity_i, clip * mean), divided by their mean.
+    weight_i = 1 / max(propensity_i, clip * mean propensity), divided by the mean of these.
 
-Pass the weights as ``sample_weight`` to `fit`, and to `dyads.metrics` to judge as if all dyads had been observed.
+Pass the weights as ``sample_weight`` to `fit`, and to `dyads.metrics` to estimate the metrics over all dyads.
 """
 
 from typing import Any
@@ -24,9 +24,9 @@ Array = np.ndarray[Any, Any]
 
 
 def from_marginals(X: Any, *, row: Any = None, col: Any = None) -> Array:
-    """Propensity (n,) of each observed dyad, n_r n_c / n: what the numbers of its row's and its column's dyads say.
+    """Propensity (n,) of each observed dyad from the counts of its row and column, min(1, n_r n_c / n).
 
-    At most one. `row`, `col` : names of the columns of ids, default the first two.
+    `row`, `col` : names of the id columns, default the first two.
     """
     codes = [Vocabulary.of(*column)[1] for column in read_id_columns(X, (row, col))]
     n_row, n_col = (np.bincount(code)[code] for code in codes)
@@ -34,33 +34,35 @@ def from_marginals(X: Any, *, row: Any = None, col: Any = None) -> Array:
 
 
 def from_labels(y: Any, unbiased: Any) -> Array:
-    """Propensity (n,) of each observed dyad by its label, p(y | observed) / p(y), the greatest being one.
+    """Propensity (n,) of each observed dyad from its label, p(y | observed) / p(y), scaled to a maximum of one.
 
-    `unbiased` : labels of a sample in which being observed did not depend on them; a few hundred are enough. Labels
-    that are not in it are refused.
+    `unbiased` : labels of a sample that was observed independently of them, a few hundred or more. It must contain
+    every label in y.
     """
     classes, code = encode_labels(y)
     sampled, sample = encode_labels(unbiased, at_least=1)
     missing = np.setdiff1d(classes, sampled)
     if len(missing):
         raise InputError(
-            f"The label {missing[0].item()!r} is not in the unbiased sample of {len(sample)}: expected every label. "
-            "Use a larger sample."
+            f"The label {missing[0].item()!r} is not in the unbiased sample of {len(sample)} labels: expected every "
+            "label of y. Use a larger sample."
         )
     observed = np.bincount(code) / len(code)
-    unbiased_share = np.array([(sample == np.searchsorted(sampled, one)).mean() for one in classes])
+    unbiased_share = np.array([(sample == np.searchsorted(sampled, label)).mean() for label in classes])
     ratio = observed / unbiased_share
     return np.asarray((ratio / ratio.max())[code])
 
 
 def from_features(X: Any, row_features: Any = None, col_features: Any = None, *, random_state: int = 0) -> Array:
-    """Propensity (n,) of each observed dyad, by logistic regression of observed against other pairs on features.
+    """Propensity (n,) of each observed dyad from features, by logistic regression of observed against other pairs.
 
-    As many pairs as were observed are drawn from the others, at random, and weighed to stand for all of them. Features
-    are as for `LFLClassifier`. For what the numbers of dyads of ids say, see `from_marginals`.
+    The negatives are at most as many random pairs that were not observed, weighted to represent all of them. Features
+    are as for `LFLClassifier`. For propensities from counts, see `from_marginals`.
     """
     if row_features is None and col_features is None:
-        raise InputError("Got no features: expected row_features or col_features. Without any, use from_marginals.")
+        raise InputError(
+            "Got no features: expected row_features or col_features. Without features, use from_marginals."
+        )
     (row, row_name), (col, col_name) = read_id_columns(X, (None, None))
     rows, row_code = Vocabulary.of(row, row_name)
     cols, col_code = Vocabulary.of(col, col_name)
@@ -82,11 +84,15 @@ def from_features(X: Any, row_features: Any = None, col_features: Any = None, *,
 
 
 def weights(propensity: Any, clip: float = 0.1) -> Array:
-    """Inverse-propensity weights (n,) of mean one; a propensity below `clip` times the mean one counts as that."""
+    """Inverse-propensity weights (n,) with mean one; propensities are clipped from below at `clip` times their mean."""
     p = np.asarray(propensity, dtype=np.float64)
     if p.ndim != 1 or not len(p) or not np.isfinite(p).all() or (p <= 0).any() or (p > 1).any():
-        raise InputError("The propensities are not all numbers above 0 and at most 1: expected one for each dyad.")
+        raise InputError(
+            "The propensities are not all numbers above 0 and at most 1: expected one such number per dyad."
+        )
     if not 0 <= clip < np.inf:
-        raise InputError(f"clip={clip!r} is not possible: expected a share of the mean propensity, at least 0.")
+        raise InputError(
+            f"Got clip={clip!r}: expected a finite number, at least 0, such as 0.1 (times the mean propensity)."
+        )
     inverse = 1 / np.maximum(p, clip * p.mean())
     return np.asarray(inverse / inverse.mean())

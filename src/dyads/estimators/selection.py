@@ -1,4 +1,4 @@
-"""Model selection: how good a model is, by what it knew of the ids, and penalties chosen by cross-validation."""
+"""Model selection: evaluation by cold-start regime, and penalties chosen by cross-validation."""
 
 import itertools
 import logging
@@ -37,16 +37,16 @@ Array = np.ndarray[Any, Any]
 logger = logging.getLogger("dyads")
 
 SHARES = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
-"""The default grid of `l2__latent`, as shares of the strength at which all latent weights vanish."""
+"""Default grid of `l2__latent`, as fractions of the strength at which all latent weights vanish: 1 is rank 0."""
 
 SIDE_GRID = (3.0, 10.0, 30.0, 100.0, 300.0)
-"""The default grid of `l2__side`, tried where there are features."""
+"""Default grid of `l2__side`, for models with features: about a factor of 3 apart, centred on the default 30."""
 
 BIAS_GRID = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""The default grid of `l2__bias`, tried where there are no latent weights."""
+"""Default grid of `l2__bias`, for models without latent weights: factors of 2, centred on the default 2."""
 
 UNSEEN_LABEL = 20.0
-"""The log-loss of a label that a fold's training part lacks."""
+"""Log-loss, -log p, of a label that is missing from the training part of a fold: p = exp(-20) = 2e-9, not zero."""
 
 REGIMES = {
     "known": (True, True),
@@ -54,22 +54,25 @@ REGIMES = {
     "new column": (True, False),
     "both new": (False, False),
 }
-"""Whether the row and the column of a dyad had labels in training."""
+"""Cold-start regimes: whether the row and the column of a dyad had labels in training."""
 
 
 def evaluate(
     model: Any, X: Any, y: Any, sample_weight: Any = None, *, row_features: Any = None, col_features: Any = None
 ) -> Any:
-    """Judge a fitted model by regime: a table with a line for each of `REGIMES` that occurs, and one for all.
+    """Evaluate a fitted model by regime: a table with one line per regime that occurs, and one for all dyads.
 
-    Columns: regime, n (dyads), log_loss, brier_score, classwise_ece, auc (NaN where all labels are the same), accuracy,
-    and for ordered labels mean_absolute_error, of the predicted label, and root_mean_squared_error, of the mean.
-    `row_features`, `col_features` : as `predict_proba` takes them. The table is of the kind X has, an Arrow table if
-    that is no dataframe. X is scored once. A model of another library, with `predict_proba`, `predict` and `classes_`,
-    has the line of all alone, unless it has `support` too.
+    Columns: regime ("known", "new row", "new column", "both new" or "all"), n (dyads), log_loss, brier_score,
+    classwise_ece, auc (NaN if all labels are the same), accuracy; and for ordered labels mean_absolute_error, of the
+    predicted label, and root_mean_squared_error, of the mean. The table is of the type of X (an Arrow table if X is not
+    a dataframe).
+
+    `model` : any fitted model with `predict_proba`, `predict` and `classes_`; without a method `support`, as of models
+    of other libraries, the table has only the line "all".
+    `row_features`, `col_features` : as for `predict_proba`.
     """
     with warnings.catch_warnings():
-        # The lines of the table say how many ids are new.
+        # The table itself shows how many dyads have new ids.
         warnings.simplefilter("ignore", UnknownIdWarning)
         predictions = predictions_of(model, X, row_features, col_features)
     return table_like(by_regime(predictions, y, sample_weight, ordered=hasattr(model, "predict_mean")), X)
@@ -78,11 +81,11 @@ def evaluate(
 def by_regime(
     predictions: Predictions, y: Any, sample_weight: Any = None, *, ordered: bool = False
 ) -> dict[str, list[Any]]:
-    """The columns of `evaluate`; of predictions without support there is the line of all alone."""
+    """Columns of the table of `evaluate`; without support, it has only the line "all"."""
     proba, predicted, classes = predictions.proba, predictions.labels, predictions.classes
     truth = read_labels(y)
     if len(truth) != len(proba):
-        raise InputError(f"Got {len(proba)} dyads but {len(truth)} labels: expected one for each dyad.")
+        raise InputError(f"Got {len(proba)} dyads but {len(truth)} labels: expected one label per dyad.")
     weight = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
     lines = {}
     if predictions.support is not None:
@@ -111,24 +114,27 @@ def by_regime(
 
 
 def calibration_by_label(model: Any, X: Any, y: Any, sample_weight: Any = None) -> Any:
-    """How true the probabilities of each label are: its calibration error and the parts of its Brier score.
+    """Calibration of each label: expected calibration error and decomposition of the Brier score.
 
-    A tidy table of label, share, ece, reliability, resolution, uncertainty; see `metrics.brier_decomposition`.
+    Returns a tidy table of label, share, ece, reliability, resolution and uncertainty; see
+    `metrics.brier_decomposition`.
     """
     proba, truth, classes = model.predict_proba(X), read_labels(y), model.classes_
     parts = metrics.brier_decomposition(truth, proba, classes, sample_weight)
-    found = []
+    share_and_ece = []
     for code, label in enumerate(classes):
         confidence, frequency, share = metrics.reliability(truth == label, proba[:, code], sample_weight)
-        found.append((float(np.sum(share * frequency)), float(np.sum(share * np.abs(confidence - frequency)))))
-    rate, ece = np.array(found).T
+        error = float(np.sum(share * np.abs(confidence - frequency)))
+        share_and_ece.append((float(np.sum(share * frequency)), error))
+    rate, ece = np.array(share_and_ece).T
     return table_like({"label": classes, "share": rate, "ece": ece, **parts}, X)
 
 
 def calibration_by_support(model: Any, X: Any, y: Any, sample_weight: Any = None) -> Any:
-    """How true probabilities are by what was known of a dyad: in tenths of the lesser support of its two ids.
+    """Calibration by the number of training labels: in deciles of the support of the less known id of each dyad.
 
-    A tidy table of support (the least and greatest of each part), n, classwise_ece, brier_score and log_loss.
+    Returns a tidy table of least_support and most_support (the bounds of each decile), n, classwise_ece, brier_score
+    and log_loss.
     """
     predictions, truth = predictions_of(model, X), read_labels(y)
     proba, support = predictions.proba, predictions.least_support
@@ -146,14 +152,14 @@ def calibration_by_support(model: Any, X: Any, y: Any, sample_weight: Any = None
 
 
 def vanishing_l2(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
-    """The strength of `l2` at which latent weights vanish: the greatest singular value of what rank 0 does not explain.
+    """The strength of `l2` at which latent weights vanish: the spectral norm of the score gradients of rank 0.
 
-    Near zero, latent weights a, b lower the loss by g_y(r, c) a_r b_c with g = d loss / d score of rank 0, summed over
-    dyads, and cost l2 (|a|^2 + |b|^2) / 2: they grow only if the matrix of some label has a greater norm than l2.
-    Of ordered labels, which share latent weights, that of all labels weighed by their standardised values counts too.
+    Let g_y(r, c) = d loss / d score_y at the fit of rank 0, summed over dyads. Near zero, latent weights a, b change
+    the loss by sum_rc g_y(r, c) a_r b_c and cost l2 (|a|^2 + |b|^2) / 2. So they grow only if the matrix g_y of some
+    label has a spectral norm above l2. For ordered labels, which share latent weights, the sum of g_y over labels,
+    weighted by their standardised values, counts too.
     """
-    given = l2_of(estimator.l2)
-    l2 = given.replaced(dict.fromkeys(("latent", "row", "col", "shared")))
+    l2 = l2_of(estimator.l2).replaced(dict.fromkeys(("latent", "row", "col", "shared")))
     features = None if estimator.features is None else estimator.features.replaced({"interactions": 0})
     changed = {"rank": 0, "structure": None, "n_terms": None, "early_stopping": None, "n_models": 1}
     plain = clone(estimator).set_params(l2=l2, features=features, **changed)
@@ -166,16 +172,16 @@ def vanishing_l2(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> f
     if plain._ordered:
         values = numeric_values(plain.classes_)
         slopes = np.column_stack([slopes, slopes @ ((values - values.mean()) / values.std())])
-    found = [0.0]
+    norms = [0.0]
     for g in slopes.T:
         matrix = sparse.csr_array((g, (dyads.row, dyads.col)))
         if min(matrix.shape) > 1:
-            found.append(float(svds(matrix, k=1, return_singular_vectors=False, random_state=0)[0]))
-    return max(found) or 1.0
+            norms.append(float(svds(matrix, k=1, return_singular_vectors=False, random_state=0)[0]))
+    return max(norms) or 1.0
 
 
 class _CV(LFL):
-    """What estimators with built-in cross-validation add to the estimator they are made of, `_plain`."""
+    """Built-in cross-validation; `_plain` is the estimator that is fitted."""
 
     _plain: ClassVar[Any]
 
@@ -228,13 +234,13 @@ class _CV(LFL):
         self.cv = cv
         self.n_jobs = n_jobs
 
-    def fit(  # type: ignore[override]  # A search tells of fits, not of iterations, and has no checkpoint.
+    def fit(  # type: ignore[override]  # The callback of a search counts fits, not iterations; no checkpoint.
         self, X: Any, y: Any, sample_weight: Any = None, callback: Callable[[int, int], Any] | None = None
     ) -> Self:
-        """Choose the penalties on folds of the data, then fit on all of it.
+        """Choose the penalties by cross-validation, then fit on all data.
 
-        `callback` : called with the number of fits done and of those planned after each of them, for a progress bar; of
-        several jobs, from their threads, one at a time.
+        `callback` : called as callback(fits done, fits planned) after each fit, for a progress bar. With several jobs,
+        it is called from their threads, one at a time.
         """
         template = self._template()
         template.check_params()
@@ -263,18 +269,18 @@ class _CV(LFL):
     def _paths(
         self, template: Any, table: Any, labels: Any, weight: Array | None
     ) -> tuple[list[tuple[dict[str, Any], str, Sequence[float]]], Sequence[float]]:
-        """The searches along one penalty: (fixed parameters, name, values) of each; and the values of `l2__side`."""
+        """The regularisation paths, each (fixed parameters, name of penalty, values), and the values of `l2__side`."""
         grid = {name: list(values) for name, values in (self.grid or {}).items()}
         solver = solver_of(template.solver)
         latent: Sequence[float] | None = grid.pop("l2__latent", None)
         side: Sequence[float] | None = grid.pop("l2__side", None)
-        given = l2_of(template.l2).latent
-        if latent is None and given is not None:
-            latent = [given]
+        fixed_latent = l2_of(template.l2).latent
+        if latent is None and fixed_latent is not None:
+            latent = [fixed_latent]
         if latent is None and solver is not None and solver.samples:
             raise InputError(
-                f"{type(solver).__name__} learns how strong its penalties are: expected a solver that minimises, or "
-                f"l2= one value to compare other parameters. Fit {self._plain.__name__} itself."
+                f"{type(solver).__name__} learns how strong its penalties are: expected a solver that minimises, or a "
+                f"fixed l2 to compare other parameters. To fit without a search, use {self._plain.__name__}."
             )
         combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
         ranks = [fixed.get("rank", template.rank) for fixed in combinations]
@@ -283,7 +289,7 @@ class _CV(LFL):
             latent = [float(f"{share * top:.3g}") for share in SHARES]
         paths: list[tuple[dict[str, Any], str, Sequence[float]]] = []
         for fixed, rank in zip(combinations, ranks, strict=True):
-            # At rank 0 there are no latent weights, and biases are all there is to penalise.
+            # At rank 0 there are no latent weights: the path is along the penalty on biases.
             alone = {} if rank or template.l2 is None else {"l2__latent": None}
             name, values = ("l2__latent", latent) if rank else ("l2__bias", BIAS_GRID)
             paths.append((fixed | alone, name, sorted(map(float, values or ()))))
@@ -293,11 +299,11 @@ class _CV(LFL):
         return paths, side
 
     def _template(self) -> Any:
-        """The plain estimator with these parameters."""
+        """The estimator without cross-validation, with these parameters."""
         return self._plain(**{name: getattr(self, name) for name in self._plain().get_params(deep=False)})
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted model to one file; `dyads.load` reads it, as one with the parameters chosen."""
+        """Write the fitted model to one file; `dyads.load` reads it as the plain estimator with the best parameters."""
         check_is_fitted(self)
         chosen = self._template().set_params(**self.best_params_)
         chosen.__dict__.update({name: value for name, value in vars(self).items() if name.endswith("_")})
@@ -305,7 +311,7 @@ class _CV(LFL):
 
 
 class _Search:
-    """Scores of parameters on folds: minus the held-out log-loss, along paths of one penalty, each start warm."""
+    """Cross-validation scores, the negative held-out log-loss, along paths of one penalty with warm starts."""
 
     def __init__(
         self,
@@ -325,25 +331,27 @@ class _Search:
         self.scores: list[list[float]] = []
 
     def path(self, fixed: dict[str, Any], name: str, grid: Sequence[float]) -> None:
-        """Try the values of one penalty, rising, with other parameters fixed.
+        """Evaluate the values of one penalty in increasing order, with the other parameters fixed.
 
-        Rising, because latent weights that have vanished under a strong penalty do not come back under a weaker one.
+        The order matters for warm starts: latent weights that vanish under a strong penalty stay zero under a weaker
+        one.
         """
-        wanted = [fixed | {name: value} for value in sorted(grid)]
-        wanted = [params for params in wanted if params not in self.params]
+        candidates = [fixed | {name: value} for value in sorted(grid)]
+        candidates = [params for params in candidates if params not in self.params]
         jobs = joblib.Parallel(n_jobs=self.n_jobs, prefer="threads")
-        # Filters of warnings are those of all threads, so they are set here, around all of them.
+        # Warning filters are global to all threads, so they are set once, around the parallel jobs.
         with warnings.catch_warnings():
             for kind in (NotConvergedWarning, UnknownIdWarning, VanishedWarning):
                 warnings.simplefilter("ignore", kind)
-            found = jobs(joblib.delayed(self._fold)(wanted, fold) for fold in self.folds)
-        self.params += wanted
-        self.scores += [list(scores) for scores in zip(*found, strict=True)]
+            by_fold = jobs(joblib.delayed(self._fold)(candidates, fold) for fold in self.folds)
+        self.params += candidates
+        self.scores += [list(scores) for scores in zip(*by_fold, strict=True)]
         if self.verbose:
-            for params, scores in zip(wanted, zip(*found, strict=True), strict=True):
+            for params, scores in zip(candidates, zip(*by_fold, strict=True), strict=True):
                 logger.info("%s: held-out log-loss %.5f", params, -np.mean(scores))
 
-    def _fold(self, wanted: list[dict[str, Any]], fold: tuple[Array, Array]) -> list[float]:
+    def _fold(self, candidates: list[dict[str, Any]], fold: tuple[Array, Array]) -> list[float]:
+        """Scores of the candidates on one fold, (positions to train on, positions to test on)."""
         parts = []
         for positions in fold:
             weight = None if self.weight is None else self.weight[positions]
@@ -352,12 +360,11 @@ class _Search:
         (X, y, weight), (X_test, y_test, weight_test) = parts
         model = clone(self.template).set_params(warm_start=True)
         if model.unknown in ("raise", "nan"):
-            # An id may have no labels in a fold, whatever is to be done about those that have none at all.
+            # An id may have no labels in the training part of a fold: the policy for unknown ids is not meant for it.
             model.set_params(unknown="prior")
         scores = []
-        for params in wanted:
+        for params in candidates:
             proba = model.set_params(**params).fit(X, y, weight).predict_proba(X_test)
-            # A label of the test part that the training part lacks has no probability.
             scores.append(-_held_out_loss(proba, y_test, model.classes_, weight_test))
             with self.lock:
                 self.done += 1
@@ -374,11 +381,11 @@ class _Search:
         return float(np.max(np.mean(self.scores, axis=1)))
 
     def results(self) -> dict[str, Any]:
-        """The form of scikit-learn's `cv_results_`."""
+        """Results in the form of scikit-learn's `cv_results_`."""
         scores = np.array(self.scores)
         mean = scores.mean(axis=1)
         names = dict.fromkeys(name for params in self.params for name in params)
-        found: dict[str, Any] = {
+        results: dict[str, Any] = {
             f"param_{name}": np.ma.array(
                 [params.get(name) for params in self.params],
                 mask=[name not in params for params in self.params],
@@ -386,14 +393,15 @@ class _Search:
             )
             for name in names
         }
-        found["params"] = list(self.params)
-        found |= {f"split{k}_test_score": column for k, column in enumerate(scores.T)}
+        results["params"] = list(self.params)
+        results |= {f"split{k}_test_score": column for k, column in enumerate(scores.T)}
         rank = np.empty(len(mean), np.int32)
         rank[np.argsort(-mean, kind="stable")] = np.arange(1, len(mean) + 1)
-        return found | {"mean_test_score": mean, "std_test_score": scores.std(axis=1), "rank_test_score": rank}
+        return results | {"mean_test_score": mean, "std_test_score": scores.std(axis=1), "rank_test_score": rank}
 
 
 def _held_out_loss(proba: Array, y: Any, classes: Array, weight: Array | None) -> float:
+    """Mean log-loss; a label that the training part lacks has no probability, and costs `UNSEEN_LABEL`."""
     truth = read_labels(y)
     known = np.isin(truth, classes)
     loss = metrics.log_loss(truth[known], proba[known], classes, None if weight is None else weight[known])
@@ -402,28 +410,29 @@ def _held_out_loss(proba: Array, y: Any, classes: Array, weight: Array | None) -
 
 
 class LFLClassifierCV(_CV, LFLClassifier):
-    """`LFLClassifier` with penalties chosen by cross-validation, on the log-loss, without a number from the user.
+    """`LFLClassifier` with penalties chosen by cross-validation on the log-loss.
 
-    It has the parameters of `LFLClassifier`, and all its methods once fitted: it is then the model with the best
-    parameters, fitted on all data. Chosen are `l2__latent`, from shares 1/64 to 1 of the strength at which all latent
-    weights vanish, and, with the best of these, `l2__side`, from 3 to 300 where there are features. A strength that is
-    given, as by ``l2=3.0``, is not chosen.
+    It has the parameters of `LFLClassifier`. Once fitted, it is the model with the best parameters, fitted on all data,
+    with all methods of `LFLClassifier`. The search chooses `l2__latent` among fractions, 1/64 to 1, of the strength at
+    which all latent weights vanish; at rank 0 it chooses `l2__bias` instead. If there are features, it then chooses
+    `l2__side`, from 3 to 300. A strength that you set, as in ``l2=3.0``, is kept.
 
     Parameters
     ----------
-    grid : dict of values to try by parameter, default None
-        Other values of `l2__latent` and `l2__side`, and further parameters to choose, such as
-        ``{"rank": [5, 10], "structure": ["bilinear", "stereotype"]}``: every combination is tried.
+    grid : dict of parameter names and lists of values, default None
+        Values of `l2__latent` and `l2__side` to try instead, and further parameters to choose, such as
+        ``{"rank": [5, 10], "structure": ["bilinear", "stereotype"]}``. Every combination is tried.
     cv : int or splitter, default 3
-        Folds of dyads at random, or a splitter such as `dyads.split.NewRows`.
+        Number of random folds of dyads, or a splitter such as `dyads.split.NewRows`.
     n_jobs : int, default None
-        Folds at once; one if None, which then has all threads.
-    others : as of `LFLClassifier`
+        Number of folds fitted in parallel, by default one, which uses all threads.
+    others : as for `LFLClassifier`
 
     Attributes
     ----------
-    best_params_, best_score_ (minus the held-out log-loss), best_index_, cv_results_ : as scikit-learn's
-    others : as of `LFLClassifier`
+    best_params_, best_index_, cv_results_ : as in scikit-learn's `GridSearchCV`
+    best_score_ : negative held-out log-loss of the best parameters
+    others : as for `LFLClassifier`
     """
 
     _plain = LFLClassifier
@@ -436,4 +445,4 @@ class LFLOrdinalCV(_CV, LFLOrdinal):
 
 
 SEARCHES = {kind._plain.__name__: kind for kind in (LFLClassifierCV, LFLOrdinalCV)}
-"""The estimator with built-in cross-validation of an estimator, by its name."""
+"""Estimators with built-in cross-validation, by the name of the plain estimator."""

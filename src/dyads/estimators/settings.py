@@ -1,4 +1,4 @@
-"""What the parameters of an estimator may be: names or settings objects, and one sentence where they are neither."""
+"""Validation of estimator parameters: names and settings objects are converted, anything else raises an error."""
 
 import numbers
 from collections.abc import Callable, Mapping, Sequence
@@ -24,41 +24,41 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "solver": (LBFGS, SGD, Newton, Gibbs),
     "engine": (CPU,),
 }
-"""The settings objects that a parameter may be."""
+"""The classes of settings objects that a parameter takes."""
 
 SWITCHES = ("bias", "warm_start")
 COUNTS = {"rank": 0, "n_init": 1, "n_models": 1}
-"""Whole numbers, and the least each may be."""
+"""Parameters that are whole numbers, and their minimum."""
 
 
 def solver_of(value: Any) -> Any:
-    """The settings of a solver given by name or as an object; None for "auto"."""
+    """Settings of a solver given by name or as an object; None for "auto"."""
     if isinstance(value, str) and value == "auto":
         return None
     return _by_name("solver", value, SOLVERS, ["auto", *SOLVERS])
 
 
 def engine_of(value: Any) -> Engine:
-    """The engine given by name or as an object."""
+    """Engine given by name or as an object."""
     return value if hasattr(value, "bind") else _by_name("engine", value, ENGINES, ENGINES)  # type: ignore[no-any-return]
 
 
 def l2_of(value: Any) -> L2:
-    """The strengths of the penalty given as an object, as one number for latent weights, or None for the defaults."""
+    """Strengths of the penalty: from an object, from the one number for latent weights, or None for the defaults."""
     if isinstance(value, L2):
         return value
     if value is not None and not (is_number(value) and value >= 0):
-        raise InputError(f"l2={value!r}: expected a finite number, at least 0, L2(...) or None.")
+        raise InputError(f"Got l2={value!r}: expected a finite number, at least 0, L2(...) or None.")
     return L2(latent=None if value is None else float(value))
 
 
 def features_of(value: Any) -> SideInformation:
-    """The side-information; none of it for None."""
+    """Settings of the side-information; None stands for no features."""
     if value is None:
         return SideInformation()
     if not isinstance(value, SideInformation):
         raise InputError(
-            f"features is a {type(value).__name__}: expected SideInformation(row=..., col=...), with a table for each."
+            f"Got features of type {type(value).__name__}: expected SideInformation(row=..., col=...) with tables."
         )
     return value
 
@@ -69,23 +69,24 @@ PARTS: dict[str, Callable[[Any], Any]] = {
     "features": features_of,
     "engine": engine_of,
 }
-"""The parameters that take a settings object, and how each is read."""
+"""The parameters that take a settings object, and the function that converts each."""
 
 
 def with_changes(name: str, value: Any, changes: dict[str, Any]) -> Setting:
-    """The settings object of a parameter with some fields changed: what ``name__field=...`` means."""
+    """Return the settings object of a parameter with some fields changed, as in ``set_params(name__field=...)``."""
     settings = PARTS[name](value)
     if not isinstance(settings, Setting):
         raise InputError(
-            f"{name}={value!r} has no settings ({', '.join(changes)}): expected {name} to name its kind, or an object."
+            f"{name}={value!r} has no settings to change ({', '.join(changes)}): choose a {name} by name, or as an "
+            "object, first."
         )
     return settings.replaced(changes)
 
 
 def check_choices(estimator: Any, structures: Sequence[str], offers: Mapping[str, Sequence[str]]) -> None:
-    """Refuse impossible parameters of an estimator.
+    """Raise an error for invalid parameters of an estimator.
 
-    `structures` are those it has; `offers` those of every estimator, to name one that has the structure wanted.
+    `structures` are those of this estimator; `offers` are those of every estimator, by name, to suggest another one.
     """
     if type(estimator.loss) not in LOSSES.values() and estimator.loss not in tuple(LOSSES):
         raise unknown_name("loss", estimator.loss, LOSSES)
@@ -97,28 +98,28 @@ def check_choices(estimator: Any, structures: Sequence[str], offers: Mapping[str
         raise InputError(f"loss={estimator.loss!r} has delta={delta!r}: expected a finite number, at least 0.")
     for name in SWITCHES:
         if not isinstance(getattr(estimator, name), bool | np.bool_):
-            raise InputError(f"{name}={getattr(estimator, name)!r}: expected True or False.")
+            raise InputError(f"Got {name}={getattr(estimator, name)!r}: expected True or False.")
     counts = COUNTS | ({} if estimator.n_terms is None else {"n_terms": 1})
     for name, least in counts.items():
         value = getattr(estimator, name)
         if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
-            raise InputError(f"{name}={value!r}: expected a whole number, at least {least}.")
+            raise InputError(f"Got {name}={value!r}: expected a whole number, at least {least}.")
     seed = estimator.random_state
     if isinstance(seed, numbers.Integral) and not 0 <= int(seed) < 2**32:
-        raise InputError(f"random_state={seed!r}: expected a seed from 0 to 2**32 - 1, or None.")
+        raise InputError(f"Got random_state={seed!r}: expected a seed from 0 to 2**32 - 1, or None.")
     held_out = estimator.early_stopping
     if held_out is not None and not (is_number(held_out) and 0 < held_out < 1):
         raise InputError(
-            f"early_stopping={held_out!r}: expected the share of dyads to hold out, between 0 and 1, such as 0.1, or "
-            "None for none."
+            f"Got early_stopping={held_out!r}: expected the share of dyads to hold out, between 0 and 1, such as 0.1, "
+            "or None for no early stopping."
         )
-    for name, read in PARTS.items():
-        read(getattr(estimator, name))
+    for name, convert in PARTS.items():
+        convert(getattr(estimator, name))
     solver = solver_of(estimator.solver)
     if solver is not None and solver.samples and estimator.n_models > 1:
         raise InputError(
-            f"n_models={estimator.n_models} is for point estimates, and {type(solver).__name__} averages draws: "
-            "expected 1. Use its chains."
+            f"n_models={estimator.n_models} is for point estimates, and {type(solver).__name__} averages over draws: "
+            "expected n_models=1. Use several chains instead."
         )
 
 
@@ -138,8 +139,8 @@ def _check_structure(estimator: Any, structures: Sequence[str], offers: Mapping[
         raise unknown_name("structure", value, structures)
     fitting = sorted(name for name, others in offers.items() if value in others)
     raise InputError(
-        f"structure={value!r} does not fit {type(estimator).__name__}: expected one of "
-        f"{', '.join(map(repr, structures))}. Use {' or '.join(fitting)} for it."
+        f"{type(estimator).__name__} has no structure={value!r}: expected one of {', '.join(map(repr, structures))}. "
+        f"Use {' or '.join(fitting)} for this structure."
     )
 
 
@@ -147,13 +148,13 @@ def _check_structure(estimator: Any, structures: Sequence[str], offers: Mapping[
 
 
 def to_json(value: Any) -> Any:
-    """A parameter as a JSON value. A random generator is None: it is state of the session, not of the model."""
+    """Convert a parameter to a JSON value. A random generator becomes None: its state belongs to the session."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, Setting):
         fields = value.get_params()
         if isinstance(value, SideInformation):
-            # Features are kept with the model, encoded; the tables themselves are not.
+            # The model file stores the encoded features, not the tables.
             fields |= {"row": None, "col": None}
         return {"settings": type(value).__name__, **{name: to_json(field) for name, field in fields.items()}}
     if type(value) in LOSSES.values():
@@ -166,7 +167,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """The parameter that `to_json` made a value of."""
+    """Convert a JSON value of `to_json` back to the parameter."""
     if isinstance(value, dict) and "settings" in value:
         fields = {name: field for name, field in value.items() if name != "settings"}
         kinds = {kind.__name__: kind for alternatives in SETTINGS.values() for kind in alternatives}

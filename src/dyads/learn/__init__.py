@@ -1,1 +1,1 @@
-"""Learning: an objective, dyads and an engine -> parameters, or draws from a posterior."""
+"""Learning: objective, dyads and engine -> parameters or posterior draws."""

@@ -1,4 +1,4 @@
-"""Checkpoints: the chains of a sampler in a file, from which the same fit goes on."""
+"""Checkpoints: the chains of a sampler in a file, from which the same fit can be resumed."""
 
 import hashlib
 import os
@@ -17,16 +17,16 @@ from dyads.solve.gibbs import Chain
 
 Array = np.ndarray[Any, Any]
 
-BEGIN_ANEW = "delete it to begin anew, or give another path"
-CHAINS = Format("dyads chain", 4, 0, BEGIN_ANEW, BEGIN_ANEW)
+START_OVER = "delete it to start over, or pass another path"
+CHAINS = Format("dyads chain", 4, 0, START_OVER, START_OVER)
 ARRAYS = "arrays.safetensors"
 
 CHECKPOINT_SECONDS = 60.0
-"""How often chains are written: seldom enough to cost nothing, often enough to lose no more than a minute."""
+"""Seconds between checkpoints: an interruption loses at most about a minute, and writing takes a negligible share."""
 
 
 class Checkpoint:
-    """Writes chains to a file from time to time."""
+    """Writes the chains to a file at regular intervals; does nothing without a path."""
 
     def __init__(self, path: str | os.PathLike[str] | None, chains: list[Chain], fingerprint: str, seed: int) -> None:
         self.path, self.chains, self.fingerprint, self.seed = path, chains, fingerprint, seed
@@ -36,7 +36,7 @@ class Checkpoint:
         if self.path is None or not (now or time.perf_counter() - self.written > CHECKPOINT_SECONDS):
             return
         arrays: dict[str, Array] = {}
-        every = []
+        thinning = []
         for number, chain in enumerate(self.chains):
             arrays |= {f"chain{number}_{name}": part for name, part in chain.state.arrays().items()}
             arrays[f"chain{number}_losses"] = np.array(chain.losses)
@@ -46,22 +46,22 @@ class Checkpoint:
             kept = [draw.arrays() for _, draw in chain.draws]
             for name in kept[0] if kept else ():
                 arrays[f"chain{number}_draws_{name}"] = np.stack([draw[name] for draw in kept])
-            every.append(chain.every)
-        about = {"fingerprint": self.fingerprint, "seed": self.seed, "every": every}
+            thinning.append(chain.every)
+        about = {"fingerprint": self.fingerprint, "seed": self.seed, "every": thinning}
         write_archive(self.path, CHAINS, {"about": about}, {ARRAYS: arrays_to_part(arrays)})
         self.written = time.perf_counter()
 
 
 def resumed_chains(path: str | os.PathLike[str] | None, fingerprint: str, seed: int) -> tuple[list[Chain], int]:
-    """The chains of a checkpoint that is there, and their seed; none, and the given seed, otherwise."""
+    """Return the chains of an existing checkpoint and their seed; without one, an empty list and the given seed."""
     if path is None or not Path(path).exists():
         return [], seed
     manifest, parts = read_archive(path, CHAINS)
     arrays, about = arrays_of_part(parts[ARRAYS]), manifest["about"]
     if about["fingerprint"] != fingerprint:
         raise InputError(
-            f"The checkpoint {path} is of other data or another model: expected that of this fit. Give another path, "
-            "or delete it to begin anew."
+            f"The checkpoint {path} belongs to other data or another model: expected the same data and model. Pass "
+            "another path, or delete it to start over."
         )
     chains = []
     for number, every in enumerate(about["every"]):
@@ -77,7 +77,7 @@ def resumed_chains(path: str | os.PathLike[str] | None, fingerprint: str, seed: 
 
 
 def fingerprint_of(objective: Objective, dyads: Dyads, n_chains: int, values: Array | None) -> str:
-    """Tells data and models apart: a chain may only go on with its own."""
+    """SHA-256 of the data and the model: a chain may only be resumed with its own."""
     digest = hashlib.sha256(repr((objective.layout, objective.loss, n_chains, dyads.n_rows, dyads.n_cols)).encode())
     side = [
         part for matrix in dyads.side if matrix is not None for part in (matrix.data, matrix.indices, matrix.indptr)

@@ -1,4 +1,4 @@
-"""Sampling: an objective and dyads -> draws from the posterior, by chains that start at point estimates."""
+"""Sampling: objective and dyads -> posterior draws, by Markov chains that start from point estimates."""
 
 import math
 import os
@@ -23,27 +23,27 @@ from dyads.solve.minimise import Ended
 Array = np.ndarray[Any, Any]
 
 WATCHED = 256
-"""How many predictions are watched, to tell whether the chains have mixed."""
+"""Number of predictions monitored for mixing: more estimate the share with a high R-hat better, and cost memory."""
 
 MIXED = 1.2
-"""Nine tenths of the watched predictions must have an R-hat below this: averages need less than single draws."""
+"""Largest R-hat allowed for 90% of the monitored predictions: averages need less mixing than single draws."""
 
 STUCK = 0.02
-"""Below this share of accepted draws chains are said not to move."""
+"""Acceptance rate below which a fit warns that its chains hardly move."""
 
 PATIENT_SWEEPS = 30
-"""Sweeps without a better running held-out loss after which early stopping ends a chain."""
+"""Early stopping ends a chain after this many sweeps without a new minimum of the running held-out loss."""
 
 
 class Diagnostics(NamedTuple):
-    """How well chains have mixed.
+    """Mixing diagnostics of the chains.
 
     Attributes
     ----------
-    r_hat, effective_samples : (n_watched,) of the probabilities of pairs and labels taken at random from the data;
-        R-hat is infinite where there are too few sweeps to tell
-    burn_in : sweeps of each chain that were dropped
-    acceptance : share of blocks that moved in a sweep
+    r_hat, effective_samples : (n_watched,) R-hat and effective sample size of monitored probabilities, of random pairs
+        and labels; R-hat is infinite if there are too few sweeps to estimate it
+    burn_in : number of sweeps discarded from each chain
+    acceptance : acceptance rate, the share of blocks that moved per sweep
     """
 
     r_hat: Array
@@ -53,7 +53,7 @@ class Diagnostics(NamedTuple):
 
     @property
     def worst(self) -> float:
-        """The R-hat that nine tenths of the watched predictions stay below."""
+        """90% quantile of R-hat over the monitored predictions."""
         return float(np.quantile(self.r_hat, 0.9, method="lower"))
 
 
@@ -64,9 +64,9 @@ def sample(
     run: FitRun,
     checkpoint: str | os.PathLike[str] | None = None,
 ) -> Learned:
-    """Draw from the posterior, by chains that start at point estimates; see `train`, which makes these.
+    """Draw from the posterior, by chains that start from the point estimates of `train`.
 
-    `checkpoint` : a file in which the chains are kept, and from which they go on if it is there; or None.
+    `checkpoint` : path of a file to write the chains to, and to resume them from if it exists; or None.
     """
     _check(objective, checkpoint, run.validation_fraction)
     kept, held = run.split(dyads)
@@ -100,43 +100,43 @@ def sample(
                         break
                     save()
             finally:
-                # What a chain has done is not lost when a sweep is interrupted.
+                # Keep the sweeps done so far if this one is interrupted.
                 save(now=True)
-            if watch.told_to_stop:
+            if watch.stopped_by_callback:
                 break
-    best, draws, diagnostics = _summary(chains, watch.told_to_stop)
+    best, draws, diagnostics = _summary(chains, watch.stopped_by_callback)
     return Learned(best, trace, draws, diagnostics)
 
 
 def _check(objective: Objective, checkpoint: str | os.PathLike[str] | None, held_out: float | None) -> None:
-    """Refuse what cannot be sampled, or kept, before anything is."""
+    """Raise an error before sampling starts if the model cannot be sampled or the checkpoint cannot be written."""
     if checkpoint is not None and held_out is not None:
         raise InputError(
-            "checkpoint does not go with early_stopping, whose running averages it does not hold: expected one of "
-            "them. Leave one out."
+            "Got both checkpoint and early_stopping: expected one of them, since a checkpoint does not store the "
+            "running averages of early stopping. Omit one."
         )
     if checkpoint is not None and (Path(checkpoint).is_dir() or not Path(checkpoint).resolve().parent.is_dir()):
         raise InputError(
-            f"checkpoint={os.fspath(checkpoint)!r} is no place for a file: expected one in a folder that exists."
+            f"checkpoint={os.fspath(checkpoint)!r} cannot be written: expected a file in an existing folder."
         )
     if not objective.loss.likelihood:
-        raise InputError(f"Gibbs samples a posterior, and {objective.loss!r} is not a likelihood: expected loss='log'.")
+        raise InputError(f"Gibbs needs a likelihood, and {objective.loss!r} is not a likelihood: expected loss='log'.")
     if objective.free is not None:
         raise InputError(
-            "Gibbs needs own weights of ids wherever features have theirs: expected bias=True and interactions of at "
+            "Gibbs needs own weights of ids wherever features have weights: expected bias=True and interactions of at "
             "most rank."
         )
 
 
-def _summary(chains: list[Chain], told: bool) -> tuple[Restart, list[State], Diagnostics]:
-    """What is read off chains: the draws after they have settled, and how well these are mixed."""
+def _summary(chains: list[Chain], stopped: bool) -> tuple[Restart, list[State], Diagnostics]:
+    """Result of the chains: the draws after burn-in, and their diagnostics. `stopped` : whether the callback did so."""
     n = min(chain.n_sweeps for chain in chains)
-    # A chain that was stopped before the others had settled has no draws.
+    # All chains share one burn-in: a chain that was stopped before the end of it contributes no draws.
     burn_in = max(burn_in_length(np.array(chain.losses)) for chain in chains)
     draws = [draw for chain in chains for sweep, draw in chain.draws if sweep > burn_in]
     after = np.array([chain.watched[burn_in:n] for chain in chains])
     enough = n - burn_in >= 4
-    found = Diagnostics(
+    diagnostics = Diagnostics(
         r_hat(after) if enough else np.full(WATCHED, math.inf),
         effective_sample_size(after) if enough else np.full(WATCHED, 1.0),
         burn_in,
@@ -145,26 +145,26 @@ def _summary(chains: list[Chain], told: bool) -> tuple[Restart, list[State], Dia
     loss = float(np.mean([loss for chain in chains for loss in chain.losses[burn_in:]]))
     warning = None
     if not enough:
-        warning = f"{n} sweeps are too few to tell whether chains have mixed: expected some hundred. Raise sweeps."
-    elif found.acceptance < STUCK:
-        warning = f"The chains hardly moved: the acceptance rate is {found.acceptance:.1%}. Raise sweeps."
-    elif found.worst > MIXED:
+        warning = f"{n} sweeps are too few to diagnose mixing: expected a few hundred. Raise sweeps."
+    elif diagnostics.acceptance < STUCK:
+        warning = f"The chains hardly moved: the acceptance rate is {diagnostics.acceptance:.1%}. Raise sweeps."
+    elif diagnostics.worst > MIXED:
         warning = (
-            f"The chains have not mixed after {n} sweeps: a tenth of the watched predictions have an R-hat above "
-            f"{found.worst:.2f}, expected at most {MIXED}. Raise sweeps."
+            f"The chains have not mixed after {n} sweeps: 10% of the monitored predictions have an R-hat of "
+            f"{diagnostics.worst:.2f} or more, expected at most {MIXED}. Raise sweeps."
         )
-    if told:
+    if stopped:
         warning = None
-    ended: Ended = "monitor" if told else "tolerance" if warning is None else "limit"
+    ended: Ended = "monitor" if stopped else "tolerance" if warning is None else "limit"
     best = Restart(
         theta=chains[-1].state.theta, objective=loss, solver=Gibbs.__name__.lower(), n_iter=n, ended=ended,
         warning=warning,
     )  # fmt: skip
-    return best, draws, found
+    return best, draws, diagnostics
 
 
 def _watched(dyads: Dyads, seed: int) -> Dyads:
-    """Pairs and labels to watch: the row of one dyad, the column of another and the label of a third."""
+    """Random predictions to monitor: the row of one dyad, the column of another and the label of a third."""
     rng = random_stream(seed, Stream.WATCHED)
     first, second, third = rng.integers(len(dyads), size=(3, WATCHED))
     pairs = dyads.take(first)
@@ -175,13 +175,15 @@ def _watched(dyads: Dyads, seed: int) -> Dyads:
 
 
 def _chances(proba: Array, label: Array) -> Array:
+    """Probability of the given label of each dyad (n,)."""
     return np.asarray(proba[np.arange(len(label)), label])
 
 
 class _Watch:
-    """The monitor of one chain: keeps the trace, tells the callback, and stops early.
+    """The monitor of one chain: records the trace, calls the callback, and applies early stopping.
 
-    The held-out loss is that of probabilities averaged over the sweeps so far but the first half of them, or less.
+    The held-out loss is that of averaged probabilities. With 2^k the last power of two reached, the average runs over
+    the sweeps from 2^(k - 1) on; earlier sweeps are left out as burn-in.
     """
 
     def __init__(
@@ -199,7 +201,7 @@ class _Watch:
         self.sums = [np.zeros(()), np.zeros(())]
         self.counts = [0, 0]
         self.best, self.since_best = math.inf, 0
-        self.told_to_stop = False
+        self.stopped_by_callback = False
         for sweep, loss in enumerate(chain.losses):
             trace.append(Progress(number, sweep + 1, loss, math.nan, 0.0))
 
@@ -212,14 +214,15 @@ class _Watch:
         seconds = time.perf_counter() - self.began
         progress = Progress(self.number, chain.n_sweeps, chain.losses[-1], validation, seconds)
         self.trace.append(progress)
-        self.told_to_stop = self.callback is not None and bool(self.callback(progress))
-        return self.told_to_stop or (self.held is not None and self.since_best >= PATIENT_SWEEPS)
+        self.stopped_by_callback = self.callback is not None and bool(self.callback(progress))
+        return self.stopped_by_callback or (self.held is not None and self.since_best >= PATIENT_SWEEPS)
 
     def _held_out(self, chain: Chain) -> float:
+        """Loss of the averaged probabilities on the held-out dyads, after one more sweep."""
         held, n = self.held, chain.n_sweeps
         assert held is not None
         if n & (n - 1) == 0:
-            # At every power of two the older of two averages is dropped.
+            # At every power of two, drop the older of the two running averages.
             self.sums, self.counts = [self.sums[1], np.zeros(())], [self.counts[1], 0]
         chance = _chances(self.posterior.proba(chain.state, held), held.label)
         for i in range(2):

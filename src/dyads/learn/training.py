@@ -1,4 +1,4 @@
-"""Training: an objective and dyads -> parameters, by restarts of a solver, with a readable trace."""
+"""Training: objective and dyads -> parameters, by restarts of a solver, with a trace of its iterations."""
 
 import math
 import time
@@ -19,21 +19,22 @@ from dyads.solve.minimise import Ended, Minimiser, finite_epoch
 Array = np.ndarray[Any, Any]
 
 FULL_BATCH_DYADS = 50_000
-"""Up to this many dyads ``solver="auto"`` takes L-BFGS, above it SGD, which is then both faster and as good."""
+"""``solver="auto"`` is L-BFGS up to this many dyads, and SGD above, where it is faster and as accurate."""
 
 PATIENT_ITERATIONS = 3
-"""Iterations without a better held-out loss after which early stopping ends a fit."""
+"""Early stopping ends a fit after this many iterations without a new minimum of the held-out loss."""
 
 
 class Progress(NamedTuple):
-    """One iteration of a fit, as given to callbacks and kept in the trace.
+    """One iteration of a fit, as passed to callbacks and recorded in the trace.
 
     Attributes
     ----------
-    init, iteration : which restart (from 0) and which of its iterations (from 1)
-    objective : its value; SGD: the value met on the way, before each step
+    init : restart, or chain of a sampler, from 0
+    iteration : iteration of the restart, or sweep of the chain, from 1
+    objective : value after the iteration; for SGD, accumulated during the epoch, before each step
     validation : mean held-out loss under early stopping, else NaN
-    seconds : since the fit began
+    seconds : time since the start of the fit
     """
 
     init: int
@@ -53,13 +54,13 @@ class Restart:
     Attributes
     ----------
     theta : (size,) parameters
-    objective : its exact value at theta, over the dyads trained on
-    solver : the name of the solver that ran
-    n_iter : iterations
-    ended : what ended it; "monitor" is the user's callback
+    objective : exact value at theta over the training dyads; for a sampler, mean negative log-likelihood after burn-in
+    solver : name of the solver
+    n_iter : number of iterations
+    ended : why the solver stopped; "monitor" is the user's callback
     validation : mean held-out loss at theta under early stopping, else NaN
-    diverged : when and why the objective stopped being finite, or None; theta is then the last finite state
-    warning : why the result may not be trusted, in a sentence, or None
+    diverged : where the objective stopped being finite and what to do, or None; theta is then the last finite state
+    warning : why the result may be unreliable, as a sentence, or None
     """
 
     theta: Array
@@ -73,19 +74,19 @@ class Restart:
 
     @property
     def sort_key(self) -> tuple[bool, float]:
-        """Restarts are compared by this: the least is the best."""
+        """Key to compare restarts by; the smallest is the best."""
         return self.diverged is not None, self.objective if math.isnan(self.validation) else self.validation
 
 
 class Learned(NamedTuple):
-    """What a fit leaves.
+    """Result of a fit.
 
     Attributes
     ----------
     best : the best restart
-    trace : every iteration of all restarts
-    draws : states drawn from the posterior; none of a minimiser
-    diagnostics : how well the chains have mixed, or None of a minimiser
+    trace : all iterations of all restarts
+    draws : posterior draws of a sampler; empty for a minimiser
+    diagnostics : mixing diagnostics of a sampler; None for a minimiser
     """
 
     best: Restart
@@ -95,19 +96,19 @@ class Learned(NamedTuple):
 
 
 class FitRun(NamedTuple):
-    """How a fit is run, whatever the solver.
+    """Settings of a run that do not depend on the solver.
 
     Attributes
     ----------
-    engine : where sums over dyads are computed
-    seed : of everything random
-    values : (n_labels,) of ordered labels, or None
-    n_init : random starts
-    validation_fraction : share of the dyads that early stopping holds out, or None; each restart then keeps its iterate
+    engine : computes the sums over dyads
+    seed : seed of all random numbers
+    values : (n_labels,) values of ordered labels, or None
+    n_init : number of random restarts
+    validation_fraction : share of the dyads held out for early stopping, or None; each restart then returns its iterate
         of least held-out loss
     side_training : when the side weights are learnt; see `dyads.SideInformation`
-    start : alters the initial theta of the first restart, or None
-    callback : told of every iteration, or None
+    start : maps the random initial theta of the first restart to the one to use (a warm start), or None
+    callback : called with the `Progress` of every iteration, or None
     """
 
     engine: Engine
@@ -120,7 +121,7 @@ class FitRun(NamedTuple):
     callback: Callback | None = None
 
     def split(self, dyads: Dyads) -> tuple[Dyads, Dyads | None]:
-        """The dyads to train on, and those held out, if any."""
+        """Split into training dyads and held-out dyads; None if none are held out."""
         if self.validation_fraction is None:
             return dyads, None
         return dyads.hold_out(self.validation_fraction, random_stream(self.seed, Stream.HOLD_OUT))
@@ -132,11 +133,11 @@ def auto_solver(objective: Objective, n_dyads: int) -> LBFGS | SGD:
 
 
 def train(objective: Objective, dyads: Dyads, solver: Minimiser, run: FitRun) -> Learned:
-    """Minimise the objective from random starts, and keep the best."""
+    """Minimise the objective from random starts and keep the best result."""
     name = type(solver).__name__
     if solver.needs_smooth and not objective.loss.smooth:
         fitting = [other for other, kind in SOLVERS.items() if not kind.needs_smooth and not kind.samples]
-        raise InputError(f"{name} needs a smooth loss, and {objective.loss!r} is not: use solver={fitting[0]!r}.")
+        raise InputError(f"{name} needs a smooth loss, but got {objective.loss!r}: use solver={fitting[0]!r}.")
     kept, held = run.split(dyads)
     trace: list[Progress] = []
     restarts = []
@@ -158,7 +159,7 @@ def train(objective: Objective, dyads: Dyads, solver: Minimiser, run: FitRun) ->
                 best = solution.theta if watch.best is None else watch.best
                 theta = best if last else np.where(_side(objective), theta, best)
                 n_iter += solution.n_iter
-                if watch.told_to_stop or solution.diverged is not None:
+                if watch.stopped_by_callback or solution.diverged is not None:
                     break
             ended: Ended = "tolerance" if watch.stopped_early else solution.ended
             restarts.append(
@@ -173,24 +174,24 @@ def train(objective: Objective, dyads: Dyads, solver: Minimiser, run: FitRun) ->
                     warning=_not_converged(name, n_iter) if ended == "limit" else None,
                 )
             )
-            if watch.told_to_stop:
+            if watch.stopped_by_callback:
                 break
     return Learned(min(restarts, key=lambda restart: restart.sort_key), trace)
 
 
 def _not_converged(solver: str, n_iter: int) -> str:
     return (
-        f"{solver} stopped after {n_iter} iterations without reaching its tolerance: if the objective still falls, "
-        f"raise the limit, as in solver={solver}(max_iter={2 * n_iter})."
+        f"{solver} stopped after {n_iter} iterations without reaching its tolerance. If the objective is still "
+        f"decreasing, raise the limit: solver={solver}(max_iter={2 * n_iter})."
     )
 
 
 def resume(
     objective: Objective, dyads: Dyads, counts: Counts, theta: Array | None, solver: SGD, number: int, run: FitRun
 ) -> tuple[Array, Progress]:
-    """One epoch of SGD over a batch of dyads, from `theta` or, if None, from a random start.
+    """Run one epoch of SGD over a batch of dyads, from `theta` or, if None, from a random start.
 
-    `counts` are those of all dyads so far, this batch included; `number` is that of the epoch.
+    `counts` are the label counts of all dyads so far, this batch included; `number` is the number of the epoch.
     """
     if theta is None:
         theta = _initial(objective, random_stream(run.seed, Stream.START, 0), dyads, dyads, run.values)
@@ -200,14 +201,14 @@ def resume(
         value = finite_epoch(descent, solver.rate, run.seed, number)
     if value is None:
         raise DivergenceError(
-            f"The objective stopped being a finite number in SGD epoch {number + 1}: lower the rate, as in "
-            f"solver=SGD(learning_rate={solver.rate / 4:g}), or raise l2. The model keeps its last state."
+            f"The objective is not finite in SGD epoch {number + 1}: lower the learning rate, for example with "
+            f"solver=SGD(learning_rate={solver.rate / 4:g}), or raise l2. The model keeps its last finite state."
         )
     return descent.theta(), Progress(0, number + 1, value, math.nan, time.perf_counter() - began)
 
 
 def _initial(objective: Objective, rng: np.random.Generator, dyads: Dyads, kept: Dyads, values: Array | None) -> Array:
-    """Where a restart begins: zero for what never moves, and for entities that have no dyads to learn from."""
+    """Random initial theta of a restart; zero for frozen parameters and for entities without training dyads."""
     layout = objective.layout
     theta = layout.initial(rng, dyads.label_counts, values)
     blocks, counts = layout.blocks(theta), Counts.of(kept, objective.structure.one_set)
@@ -217,12 +218,12 @@ def _initial(objective: Objective, rng: np.random.Generator, dyads: Dyads, kept:
 
 
 def _side(objective: Objective) -> Array:
-    """Which entries of theta are side weights (size,)."""
+    """Mask (size,) of the side weights in theta."""
     return np.arange(objective.layout.size) >= objective.layout.own_size
 
 
 def _stages(objective: Objective, side_training: str) -> list[Array | None]:
-    """What is free in each stage of a fit."""
+    """Mask (size,) of the free parameters in each stage of a fit; None if all are free."""
     free, side = objective.free, _side(objective)
     if side_training == "joint" or not side.any():
         return [free]
@@ -231,7 +232,7 @@ def _stages(objective: Objective, side_training: str) -> list[Array | None]:
 
 
 class _Watch:
-    """The monitor of one restart: keeps the trace, tells the callback, and stops early."""
+    """The monitor of one restart: records the trace, calls the callback, and applies early stopping."""
 
     def __init__(
         self,
@@ -248,7 +249,7 @@ class _Watch:
         self.best: Array | None = None
         self.validation = math.nan
         self.since_best = 0
-        self.told_to_stop = False
+        self.stopped_by_callback = False
 
     def __call__(self, iteration: int, value: float, theta: Array) -> bool:
         validation = math.nan
@@ -260,10 +261,10 @@ class _Watch:
                 self.since_best += 1
         progress = Progress(self.init, self.before + iteration, value, validation, time.perf_counter() - self.began)
         self.trace.append(progress)
-        self.told_to_stop = self.callback is not None and bool(self.callback(progress))
-        return self.told_to_stop or self.stopped_early
+        self.stopped_by_callback = self.callback is not None and bool(self.callback(progress))
+        return self.stopped_by_callback or self.stopped_early
 
     @property
     def stopped_early(self) -> bool:
-        """Whether the held-out loss stopped falling."""
+        """Whether the held-out loss has stopped decreasing."""
         return self.since_best >= PATIENT_ITERATIONS

@@ -1,4 +1,4 @@
-"""Solvers: move a flat vector so that an objective falls, or sample it. None knows a model, data or an engine."""
+"""Solvers: minimise an objective over a flat vector, or sample it. They know no model, no data and no engine."""
 
 from typing import Any
 

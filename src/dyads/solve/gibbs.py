@@ -1,4 +1,4 @@
-"""Sampling: chains of sweeps over the posterior of all parameters, of which thinned draws are kept."""
+"""Gibbs sampling: Markov chains over the posterior of all parameters, kept as thinned draws."""
 
 import math
 from collections.abc import Callable
@@ -12,24 +12,25 @@ from dyads.settings import Setting
 Array = np.ndarray[Any, Any]
 
 MOST_DRAWS = 512
-"""Most draws kept of all chains; predictions take as many times longer."""
+"""Maximum number of draws kept over all chains: the time of a prediction grows in proportion to it."""
 
 
 @dataclass(frozen=True, repr=False)
 class Gibbs(Setting):
-    """Metropolis-within-Gibbs sampling: chains of draws from the posterior, each started from its own point estimate.
+    """Metropolis-within-Gibbs sampling from the posterior; each chain starts from its own point estimate.
 
-    Probabilities are averaged over the draws. The priors are learnt, so that the penalty matters for the start alone.
+    Predicted probabilities are averages over the draws. The priors are learnt, so the penalty only affects the point
+    estimates that the chains start from.
 
     Parameters
     ----------
     sweeps : int, default 200
-        Sweeps of each chain; those of its burn-in are dropped.
+        Number of sweeps per chain, burn-in included. The draws of the burn-in are discarded.
     chains : int, default 1
-        Independent chains; comparing them (R-hat) can detect several modes.
+        Number of independent chains. Comparing several of them (R-hat) can reveal a multimodal posterior.
     memory : float, default 256
-        Mebibytes that the kept draws may take. They are thinned to fit, and to 512 in all; two of each chain always
-        stay.
+        Memory for the kept draws, in mebibytes. Draws are thinned to fit, and to at most 512 over all chains, but at
+        least two draws per chain are kept.
     """
 
     needs_smooth: ClassVar[bool] = False
@@ -45,12 +46,12 @@ class Gibbs(Setting):
         self.check_number("memory")
 
     def most_draws(self, state: Any) -> int:
-        """How many draws of each chain are kept, at most."""
+        """Maximum number of draws kept per chain."""
         return max(2, int(min(MOST_DRAWS, self.memory * 2**20 / max(1, state.rounded().nbytes)) / self.chains))
 
 
 class Sampled(Protocol):
-    """What Gibbs sampling needs of a problem. Of a state, `rounded()` is kept, and its `nbytes` are counted."""
+    """What Gibbs sampling needs of a problem. A draw is `state.rounded()`, and `nbytes` is its size in memory."""
 
     def sweep(self, state: Any, noise: Any) -> tuple[Any, float]: ...
     def loss(self, state: Any) -> float: ...
@@ -58,14 +59,16 @@ class Sampled(Protocol):
 
 @dataclass(frozen=True)
 class Chain:
-    """One chain so far: where it is, and what is kept of its way.
+    """A Markov chain up to its current sweep.
 
     Attributes
     ----------
-    state : where it is
-    losses, accepted : of each sweep, minus the log-likelihood after it and the share of blocks that moved
-    watched : of each sweep, the quantities that are watched (n_watched,)
-    draws : (number of the sweep, rounded state) of every `every`-th sweep
+    state : current state
+    losses : negative log-likelihood after each sweep
+    accepted : acceptance rate of each sweep, the share of blocks that moved
+    watched : (n_watched,) monitored quantities after each sweep
+    draws : (sweep number, rounded state) of the kept sweeps
+    every : thinning interval; sweeps whose number it divides are kept
     """
 
     state: Any
@@ -80,10 +83,10 @@ class Chain:
         return len(self.losses)
 
     def advanced(self, problem: Sampled, noise: Any, watch: Callable[[Any], Array], most_draws: int) -> "Chain":
-        """The chain after one more sweep, with the random numbers of `noise`.
+        """Return the chain after one more sweep, which draws its random numbers from `noise`.
 
-        It is a new chain, so a sweep that is interrupted leaves the old one as it was. With noise that depends on the
-        number of the sweep alone, a chain that is stopped and goes on is, bit for bit, the one that was never stopped.
+        This chain is not changed, so an interrupted sweep loses nothing. If the noise depends only on the sweep number,
+        a chain that is stopped and resumed is bit for bit the same as one that was never stopped.
         """
         state, accepted = problem.sweep(self.state, noise)
         n = self.n_sweeps + 1
@@ -92,7 +95,7 @@ class Chain:
         return Chain(state, losses, moved, (*self.watched, watch(state)), draws, self.every).thinned(most_draws)
 
     def thinned(self, most_draws: int) -> "Chain":
-        """The chain with at most so many draws: every other one is dropped, from then on."""
+        """Return the chain with at most `most_draws` draws; the thinning interval doubles until they fit."""
         every, draws = self.every, self.draws
         while len(draws) > most_draws:
             every *= 2
@@ -108,7 +111,7 @@ def burn_in_length(values: Array) -> int:
     values = np.asarray(values, np.float64)
     n = len(values)
     left = n - np.arange(n)
-    # Sums from each place to the end, about the mean of the last half so that squares do not cancel.
+    # Sums over values[b:] for every b. Subtracting the mean of the last half avoids cancellation in the squares.
     about = values - values[n // 2 :].mean()
     total, squares = np.cumsum(about[::-1])[::-1], np.cumsum(about[::-1] ** 2)[::-1]
     error = (squares / left - (total / left) ** 2) / left

@@ -1,4 +1,4 @@
-"""Solvers that minimise: each is a settings object, and moves a flat vector so that an objective falls."""
+"""Solvers that minimise an objective over a flat parameter vector. Each solver is a settings object."""
 
 import math
 from collections.abc import Callable
@@ -14,21 +14,21 @@ from dyads.settings import Setting
 Array = np.ndarray[Any, Any]
 
 Monitor = Callable[[int, float, Array], bool]
-"""Called as monitor(iteration, value, theta) after each iteration; True stops the solver."""
+"""Called as monitor(iteration, value, theta) after each iteration; returning True stops the solver."""
 
 Ended = Literal["tolerance", "limit", "monitor", "divergence"]
 
 
 @dataclass(frozen=True)
 class Solution:
-    """Where a solver stopped, and why.
+    """Where and why a solver stopped.
 
     Attributes
     ----------
-    theta : (size,) the parameters
-    n_iter : iterations done
-    ended : what ended it
-    diverged : when and why the objective stopped being finite, or None; theta is then the last finite state
+    theta : (size,) parameters
+    n_iter : number of iterations
+    ended : why the solver stopped
+    diverged : where the objective stopped being finite and what to do, or None; theta is then the last finite state
     """
 
     theta: Array
@@ -38,28 +38,28 @@ class Solution:
 
 
 class Minimiser(Protocol):
-    """A way to minimise. `needs_smooth` says that the objective must have a continuous gradient."""
+    """A solver that minimises. `needs_smooth` says whether the objective must have a continuous gradient."""
 
     needs_smooth: ClassVar[bool]
 
     def minimise(self, problem: Any, theta: Array, seed: int, monitor: Monitor) -> Solution:
-        """Minimise from theta on; `seed` : for solvers that visit the data in random order."""
+        """Minimise, starting from theta; `seed` is for solvers that visit the data in random order."""
         ...
 
 
 # ------------------------------------------------------------------------------------------------------------- L-BFGS
 
 MEMORY = 20
-"""Past steps the curvature is estimated from: beyond 20, more steps no longer spare iterations."""
+"""Number of past steps the curvature is estimated from: more than 20 no longer reduce the number of iterations."""
 
 SCALED_VALUE = 1e6
-"""What SciPy sees the initial value as: its tolerance is relative for values far above one alone."""
+"""The objective is scaled to start at this value: SciPy's `ftol` is relative only for values well above one."""
 
 SMALL_GRADIENT = 1e-9
-"""SciPy's bound on the largest entry of the scaled gradient: so small that the relative decrease decides."""
+"""SciPy's tolerance on the largest entry of the scaled gradient: so small that `tol` decides when to stop."""
 
 EVALUATIONS_PER_ITERATION = 20
-"""Bound on the evaluations of a line search, which needs one or two; SciPy's default would end long fits."""
+"""Budget of evaluations per iteration. A line search needs one or two; SciPy's default budget would end long fits."""
 
 
 class _NotFinite(Exception):
@@ -74,14 +74,16 @@ class Differentiable(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class LBFGS(Setting):
-    """Full-batch quasi-Newton, SciPy's L-BFGS-B: no step size, the same result at any number of threads.
+    """Full-batch quasi-Newton method (SciPy's L-BFGS-B).
+
+    It has no step size to tune, and its result does not depend on the number of threads.
 
     Parameters
     ----------
     max_iter : int, default 500
-        Most iterations.
+        Maximum number of iterations.
     tol : float, default 1e-6
-        Stop when an iteration lowers the objective by less than this share of it.
+        Stop when an iteration lowers the objective by less than this fraction of its value.
     """
 
     needs_smooth: ClassVar[bool] = True
@@ -125,9 +127,9 @@ class LBFGS(Setting):
             with threadpool_limits(1, "blas"):
                 result = minimize(evaluate, theta, jac=True, method="L-BFGS-B", callback=after, options=options)
         except _NotFinite:
-            reason = f"in L-BFGS iteration {n_iter + 1}; rescale the weights or raise l2, which keeps scores small"
+            reason = f"in L-BFGS iteration {n_iter + 1}; rescale the sample weights, or raise l2 to keep scores small"
             return Solution(best, n_iter, "divergence", reason)
-        # Status 1 is the limit; 2 says that no step lowers the value any more, which is the tolerance of the numbers.
+        # Status 1: the limit was reached. Status 2: no step lowers the value any more, at floating-point precision.
         ended: Ended = "monitor" if stopped else "limit" if result.status == 1 else "tolerance"
         return Solution(np.asarray(result.x), n_iter, ended)
 
@@ -135,20 +137,20 @@ class LBFGS(Setting):
 # ---------------------------------------------------------------------------------------------------------------- SGD
 
 RATE = 0.5
-"""AdaGrad's rate. It divides by the gradients met so far, so this is in units of the parameters: log-odds."""
+"""Default AdaGrad rate. Steps are normalised by past gradients, so the rate has the units of theta, log-odds."""
 
 RETRIES = 5
-"""How often the solver's own rate is quartered, from the last finite state, before it gives up."""
+"""How often the default rate is divided by four, restarting from the last finite state, before the fit fails."""
 
 PATIENCE = 3
-"""Epochs in a row that must fail to lower the objective by the tolerance: its values fluctuate."""
+"""Consecutive epochs without sufficient decrease that count as a stall: one is not enough, since values fluctuate."""
 
 CUT = 0.3
-"""When the objective first stalls, the rate is cut to this share, which calms the steps; the next stall is the end."""
+"""Factor on the rate at the first stall, which reduces the noise of the steps; the second stall ends the fit."""
 
 
 class Descent(Protocol):
-    """State of SGD, which an engine holds."""
+    """State of an SGD run, held by an engine."""
 
     def epoch(self, rate: float, seed: int, number: int) -> float: ...
     def theta(self) -> Array: ...
@@ -165,17 +167,18 @@ class Stochastic(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class SGD(Setting):
-    """Stochastic gradient descent with AdaGrad's step sizes: it visits every dyad once an epoch, in random order.
+    """Stochastic gradient descent with AdaGrad step sizes. Each epoch visits every dyad once, in random order.
 
     Parameters
     ----------
     max_iter : int, default 100
-        Most epochs.
+        Maximum number of epochs.
     tol : float, default 1e-3
-        Stop when three epochs in a row lower the objective by less than this share of it, and three more at a lower
-        rate.
+        Stop after three consecutive epochs that lower the objective by less than this fraction of its value, and three
+        more at a reduced rate.
     learning_rate : float, default None
-        AdaGrad's rate; None is 0.5, and less where that diverges.
+        AdaGrad learning rate, by default 0.5 and lower if that diverges. If you set a rate and it diverges, the fit
+        fails.
     """
 
     needs_smooth: ClassVar[bool] = False
@@ -192,11 +195,11 @@ class SGD(Setting):
 
     @property
     def rate(self) -> float:
-        """The rate of the first epoch."""
+        """Learning rate of the first epoch."""
         return RATE if self.learning_rate is None else float(self.learning_rate)
 
     def minimise(self, problem: Stochastic, theta: Array, seed: int, monitor: Monitor) -> Solution:
-        """Make epochs until the objective met on the way stops falling."""
+        """Run epochs until the objective, as accumulated during each epoch, stops decreasing."""
         rate, retries = self.rate, RETRIES if self.learning_rate is None else 0
         descent, best = problem.descent(theta), math.inf
         n_iter = stalled = 0
@@ -224,7 +227,7 @@ class SGD(Setting):
 
 
 def finite_epoch(descent: Descent, rate: float, seed: int, number: int) -> float | None:
-    """The objective met on the way of one epoch; None, and everything as it was before, if that is not finite."""
+    """Run one epoch and return the objective accumulated during it; if not finite, restore the state, return None."""
     before = descent.snapshot()
     value = descent.epoch(rate, seed, number)
     if math.isfinite(value) and descent.is_finite():
@@ -236,11 +239,11 @@ def finite_epoch(descent: Descent, rate: float, seed: int, number: int) -> float
 # ------------------------------------------------------------------------------------------------------------- Newton
 
 UNOWNED_ITERATIONS = 10
-"""L-BFGS iterations a sweep spends on parameters that lie in no block: as long as a sweep over blocks, roughly."""
+"""L-BFGS iterations per sweep on parameters outside all blocks: they take about as long as the sweep over blocks."""
 
 
 class Updates(Protocol):
-    """Blocks that are solved for in turn, which an engine holds."""
+    """Blocks that are solved in turn, held by an engine."""
 
     @property
     def roles(self) -> tuple[Any, ...]: ...
@@ -259,16 +262,17 @@ class InBlocks(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class Newton(Setting):
-    """Block-coordinate Newton: each row, each column and what they share in turn, given all the others.
+    """Block-coordinate Newton method: solves for each row, each column and the shared weights in turn.
 
-    No step size, the same result at any number of threads; it ends nearest to a minimum.
+    Each block is solved with all others held fixed. There is no step size to tune, and the result does not depend on
+    the number of threads. Of all solvers, it ends closest to a minimum.
 
     Parameters
     ----------
     max_iter : int, default 200
-        Most sweeps over all blocks.
+        Maximum number of sweeps over all blocks.
     tol : float, default 1e-6
-        Stop when a sweep lowers the objective by less than this share of it.
+        Stop when a sweep lowers the objective by less than this fraction of its value.
     """
 
     needs_smooth: ClassVar[bool] = True
@@ -282,7 +286,7 @@ class Newton(Setting):
         self.check_number("tol")
 
     def minimise(self, problem: InBlocks, theta: Array, seed: int, monitor: Monitor) -> Solution:
-        """Sweep over all blocks until the objective stops falling; the seed is not used."""
+        """Sweep over all blocks until the objective stops decreasing; the seed is not used."""
         last, unowned = math.inf, problem.without_blocks()
         for n_iter in range(1, self.max_iter + 1):
             before, updates = theta, problem.blocks_in_turn(theta)

@@ -1,1 +1,1 @@
-"""What is done with a trained record: files, predictions, cold start, calibration, explanations, recommendations."""
+"""Uses of a trained record: model files, predictions, cold start, calibration, explanations, recommendations."""

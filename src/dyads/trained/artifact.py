@@ -1,6 +1,6 @@
-"""The model file: a trained record and what its estimator says about itself, in an archive.
+"""The model file: an archive of a trained record and the metadata of its estimator.
 
-The manifest holds choices, names and encoders; parts hold arrays (safetensors) and ids (Arrow IPC).
+The manifest holds settings, names and encoders; the parts hold arrays (safetensors) and ids (Arrow IPC).
 """
 
 import os
@@ -28,12 +28,12 @@ SIDES = ("row", "col")
 
 
 def write(path: str | os.PathLike[str], record: Record, about: dict[str, Any]) -> None:
-    """Write a model and what its estimator says `about` itself (any JSON value), atomically.
+    """Write a model and the metadata `about` its estimator (any JSON value), atomically.
 
-    What is known is written once, and the arrays of draw i under names that begin with "i.".
+    `Known` is written once; the arrays of draw i have names that begin with "i.".
     """
     known, chosen = record.known, record.parts
-    # Of one id set, the nodes are called rows.
+    # With one id set, the nodes are stored as rows.
     sets = dict(zip(SIDES, known.sets, strict=False))
     arrays = {
         "relation_counts": known.relation_counts,
@@ -46,8 +46,8 @@ def write(path: str | os.PathLike[str], record: Record, about: dict[str, Any]) -
             arrays |= {f"{side}_features_{name}": getattr(entities.features, name) for name in CSR_ARRAYS}
     for number, draw in enumerate(record.draws):
         arrays |= {f"{number}.{name}": array for name, array in _arrays_of(draw, list(sets)).items()}
-    given = {name: np.ascontiguousarray(array) for name, array in arrays.items() if array is not None}
-    parts: dict[str, Any] = {"arrays.safetensors": arrays_to_part(given)}
+    present = {name: np.ascontiguousarray(array) for name, array in arrays.items() if array is not None}
+    parts: dict[str, Any] = {"arrays.safetensors": arrays_to_part(present)}
     parts |= {f"{side}s.arrow": _to_ipc(entities.ids.ids) for side, entities in sets.items()}
     if known.relations is not None:
         parts["relations.arrow"] = _to_ipc(known.relations.ids)
@@ -68,7 +68,7 @@ def write(path: str | os.PathLike[str], record: Record, about: dict[str, Any]) -
 
 
 def _arrays_of(draw: Draw, sides: list[str]) -> dict[str, Any]:
-    """The arrays of one draw; of nodes, which are on one side, columns have but their partner shift for themselves."""
+    """The arrays of one draw, by name. With one id set, columns share all arrays of the rows but the partner shift."""
     arrays = {"theta": draw.theta, "prediction": draw.prediction, "col_partner_shift": draw.cols.partner_shift}
     for side, population in zip(sides, (draw.rows, draw.cols), strict=False):
         arrays |= {f"{side}_{name}": getattr(population, name) for name in POPULATION_ARRAYS}
@@ -76,7 +76,7 @@ def _arrays_of(draw: Draw, sides: list[str]) -> dict[str, Any]:
 
 
 def read(path: str | os.PathLike[str]) -> tuple[Record, dict[str, Any]]:
-    """Read a model and what its estimator said about itself; arrays stay memory-mapped."""
+    """Read a model and the metadata of its estimator; arrays stay memory-mapped."""
     manifest, parts = read_archive(path, MODEL)
     try:
         relation = manifest["relation"]
@@ -110,12 +110,12 @@ def read(path: str | os.PathLike[str]) -> tuple[Record, dict[str, Any]]:
         raise not_understood(path, error) from error
     size, sizes = chosen.layout(known).size, {draw.theta.size for draw in record.draws}
     if sizes != {size}:
-        raise ModelFileError(f"{path} is damaged: its draws hold {sorted(sizes)} weights, not {size}.")
+        raise ModelFileError(f"{path} is damaged: its draws have {sorted(sizes)} weights, expected {size}.")
     return record, manifest["about"]
 
 
 def _draw(arrays: dict[str, Any], number: int, sides: list[str]) -> Draw:
-    """The draw of a number, as `_arrays_of` wrote it."""
+    """Draw `number`: the inverse of `_arrays_of`."""
     populations = [
         Population(**{name: arrays[key] for name in POPULATION_ARRAYS if (key := f"{number}.{side}_{name}") in arrays})
         for side in sides
@@ -151,8 +151,8 @@ def _encoder(side: str, manifest: dict[str, Any]) -> Encoder | None:
 
 
 def not_understood(path: str | os.PathLike[str], error: Exception) -> ModelFileError:
-    """Build the error for a sound file that names something this version does not have."""
-    return ModelFileError(f"{path} holds what this version of dyads does not know ({error}). Upgrade dyads.")
+    """Build the error for an intact file that uses something this version does not support."""
+    return ModelFileError(f"{path} uses something that this version of dyads does not know ({error}). Upgrade dyads.")
 
 
 def _to_ipc(column: pa.Array) -> memoryview:
@@ -169,7 +169,7 @@ def _from_ipc(part: memoryview) -> pa.Array:
 
 
 def spec_to_json(spec: Any, registry: dict[str, Any]) -> dict[str, Any]:
-    """A structure or loss as its registered name and its fields."""
+    """Convert a structure, loss or calibrator to its registered name and its fields."""
     (name,) = (name for name, kind in registry.items() if type(spec) is kind)
     plain = np.ndarray | np.generic
     fields = {key: value.tolist() if isinstance(value, plain) else value for key, value in spec._asdict().items()}
@@ -177,7 +177,7 @@ def spec_to_json(spec: Any, registry: dict[str, Any]) -> dict[str, Any]:
 
 
 def spec_from_json(fields: dict[str, Any], registry: dict[str, Any]) -> Any:
-    """The structure or loss of a name and fields."""
+    """Build a structure, loss or calibrator from its registered name and its fields."""
     kind = registry[fields["name"]]
     values = {key: value for key, value in fields.items() if key != "name"}
     return kind(**{key: np.asarray(value) if isinstance(value, list) else value for key, value in values.items()})

@@ -1,4 +1,4 @@
-"""Calibrators, how they are learnt on held-out dyads, and sets of labels that cover the true one as often as asked."""
+"""Calibrators, learnt on held-out dyads, and conformal prediction sets with guaranteed coverage."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Temperature(NamedTuple):
-    """p ∝ exp(log p / temperature): all probabilities less sure, or more; no label gains on another."""
+    """Temperature scaling, q_y ∝ exp(log(p_y) / temperature): sharpens or flattens, keeps the order of the labels."""
 
     temperature: float
 
@@ -29,7 +29,7 @@ class Temperature(NamedTuple):
 
 
 class Vector(NamedTuple):
-    """p ∝ exp(weight_y log p_y + bias_y): each label by itself. `weights`, `bias` : (n_labels,)"""
+    """Vector scaling, q_y ∝ exp(weight_y log(p_y) + bias_y). `weights`, `bias` : (n_labels,)"""
 
     weights: Any
     bias: Any
@@ -39,10 +39,11 @@ class Vector(NamedTuple):
 
 
 class Logistic(NamedTuple):
-    """Multinomial logit on a summary x of the probabilities: p ∝ exp(x . coefficients_y + intercept_y).
+    """Multinomial logistic regression on a summary x of the probabilities: q_y ∝ exp(x . coefficients_y + intercept_y).
 
-    x is, of ordered labels, the expected label m as (z, z^2, z^3) with z = (m - centre) / scale; of others the log
-    probabilities. `values` : (n_labels,) of ordered labels, or None; `coefficients` : (n_labels, size of x).
+    For ordered labels x = (z, z^2, z^3) with z = (m - centre) / scale and m the expected label; otherwise x is the log
+    probabilities. `values` : (n_labels,) values of ordered labels, or None; `coefficients` : (n_labels, size of x);
+    `intercept` : (n_labels,).
     """
 
     values: Any
@@ -62,14 +63,17 @@ class Logistic(NamedTuple):
 
 
 class Isotonic(NamedTuple):
-    """A rising step function for each label, made to sum to one. `x`, `y` : (n_labels, n_knots), joined by lines."""
+    """Isotonic regression per label, q_y ∝ f_y(p_y), with f_y nondecreasing and interpolated linearly between knots.
+
+    `x`, `y` : (n_labels, n_knots), the knots of f_y.
+    """
 
     x: Any
     y: Any
 
     def apply(self, proba: Array) -> Array:
-        found = np.stack([np.interp(p, x, y) for p, x, y in zip(proba.T, self.x, self.y, strict=True)], axis=1)
-        return np.asarray(found / found.sum(axis=1, keepdims=True))
+        mapped = np.stack([np.interp(p, x, y) for p, x, y in zip(proba.T, self.x, self.y, strict=True)], axis=1)
+        return np.asarray(mapped / mapped.sum(axis=1, keepdims=True))
 
 
 CALIBRATORS: dict[str, Any] = {
@@ -83,19 +87,25 @@ CALIBRATORS: dict[str, Any] = {
 # ------------------------------------------------------------------------------------------------------- learning them
 
 KNOTS = 200
-"""Most knots of an isotonic curve that are kept."""
+"""Number of knots an isotonic curve is stored with: more follow its steps better, and take space in the model file."""
 
 TEMPERATURES = (0.05, 50.0)
-"""The least and the greatest temperature."""
+"""Bounds of the search for the temperature: from 20 times sharper to 50 times flatter."""
 
 WEAK = 1e-3
-"""Strength of the penalty that keeps a calibrator finite where held-out dyads are few."""
+"""Strength of the penalty that keeps a calibrator finite when there are few held-out dyads."""
+
+UNSEEN_INTERCEPT = -20.0
+"""Intercept of a label without held-out dyads: odds of about exp(-20) = 2e-9, small but not zero."""
+
+ROUNDING = 1e-12
+"""Slack of the conformal threshold: equal probabilities may be rounded differently."""
 
 
 def learn_calibrator(method: str, proba: Array, label: Codes, weight: Array | None, values: Array | None) -> Calibrator:
-    """Learn a calibrator from held-out probabilities (n, n_labels) and the codes of the labels that came.
+    """Learn a calibrator from held-out probabilities (n, n_labels) and the codes (n,) of the true labels.
 
-    `values` : (n_labels,) of ordered labels, or None.
+    `values` : (n_labels,) values of ordered labels, or None.
     """
     if method not in CALIBRATORS:
         raise unknown_name("method", method, CALIBRATORS)
@@ -104,6 +114,7 @@ def learn_calibrator(method: str, proba: Array, label: Codes, weight: Array | No
 
 
 def _mean_log(scores: Array, label: Codes, weight: Array) -> float:
+    """Weighted mean log probability of the true labels."""
     return float(np.average(log_link(scores)[np.arange(len(label)), label], weights=weight))
 
 
@@ -119,7 +130,7 @@ def _vector(proba: Array, label: Codes, weight: Array, values: Array | None) -> 
     start = np.concatenate([np.ones(n), np.zeros(n)])
 
     def cost_and_gradient(x: Array) -> tuple[float, Array]:
-        """The log loss of softmax(weights log p + bias), whose derivative by these scores is that less the truth."""
+        """Penalised log loss of softmax(weights log p + bias); d loss / d score = softmax(score) - one-hot label."""
         scores, away = logs * x[:n] + x[n:], x - start
         slope = share * (link(scores) - truth)
         gradient = np.concatenate([(slope * logs).sum(axis=0), slope.sum(axis=0)])
@@ -136,13 +147,13 @@ def _logistic(proba: Array, label: Codes, weight: Array, values: Array | None) -
     shape = Logistic(values, float(mean.mean()), float(mean.std()) or 1.0, np.zeros((n, 1)), np.zeros(n))
     summary = shape.summary(proba)
     seen = np.unique(label)
-    coefficients, intercept = np.zeros((n, summary.shape[1])), np.full(n, -20.0)
+    coefficients, intercept = np.zeros((n, summary.shape[1])), np.full(n, UNSEEN_INTERCEPT)
     if len(seen) == 1:
         intercept[seen] = 0
         return shape._replace(coefficients=coefficients, intercept=intercept)
     logit = LogisticRegression(C=1 / WEAK, max_iter=2000).fit(summary, label, weight)
     if len(seen) == 2:
-        # Of two labels scikit-learn keeps the second one's log-odds.
+        # For two labels, scikit-learn has only the log-odds of the second.
         coefficients[seen], intercept[seen] = [[0.0], [1.0]] * logit.coef_, [0.0, logit.intercept_[0]]
     else:
         coefficients[seen], intercept[seen] = logit.coef_, logit.intercept_
@@ -151,7 +162,7 @@ def _logistic(proba: Array, label: Codes, weight: Array, values: Array | None) -
 
 def _isotonic(proba: Array, label: Codes, weight: Array, values: Array | None) -> Isotonic:
     grid = np.linspace(0, 1, KNOTS)
-    # No label is impossible for not having come yet.
+    # A label that was not observed is not impossible: bound its probability away from 0.
     least = 1 / (weight.sum() + 1)
     x, y = [], []
     for code, p in enumerate(proba.T):
@@ -171,21 +182,21 @@ LEARNERS: dict[str, Callable[[Array, Codes, Array, Array | None], Calibrator]] =
 
 
 def nonconformity(proba: Array, label: Codes) -> Array:
-    """How strange each label was, one less its probability, sorted (n,)."""
+    """Nonconformity scores 1 - p of the true labels, sorted (n,)."""
     return np.sort(1 - proba[np.arange(len(label)), label])
 
 
 def conformal_sets(proba: Array, nonconformities: Array, coverage: float) -> Array:
-    """Which labels (n, n_labels) are in the set that holds the true one with probability `coverage` or more.
+    """Split conformal prediction: mask (n, n_labels) of sets that contain the true label with probability `coverage`.
 
-    Those no stranger than the share ceil((m + 1) coverage) / m of the m held-out labels; the most probable one always.
-    The guarantee is over dyads drawn as the held-out ones were, not for each row or label by itself.
+    A label is in the set if its nonconformity 1 - p is at most the ceil((m + 1) coverage)-th smallest of the m held-out
+    ones; the most probable label always is. The coverage is marginal: it holds on average over dyads exchangeable with
+    the held-out ones, not for each row or label separately.
     """
     if not 0 < coverage < 1:
-        raise InputError(f"coverage={coverage!r} is not possible: expected a number between 0 and 1.")
+        raise InputError(f"Got coverage={coverage!r}: expected a number between 0 and 1, such as 0.9.")
     rank = int(np.ceil((len(nonconformities) + 1) * coverage))
-    # The probabilities of a set's last label and of the held-out one may be equal, and rounded differently.
-    threshold = nonconformities[rank - 1] + 1e-12 if rank <= len(nonconformities) else np.inf
+    threshold = nonconformities[rank - 1] + ROUNDING if rank <= len(nonconformities) else np.inf
     sets: Array = 1 - proba <= threshold
     sets[np.arange(len(proba)), proba.argmax(axis=1)] = True
     return sets

@@ -1,4 +1,4 @@
-"""Entities a model was not fitted on: from their features, from a few labels (fold-in), or as the paper's baseline."""
+"""Cold start: entities without training labels, by their features, by fold-in of a few labels, or by the prior."""
 
 import warnings
 from dataclasses import replace
@@ -22,32 +22,37 @@ from dyads.model.streams import FIXED_SEED, Key, Stream, random_stream
 Array = np.ndarray[Any, Any]
 
 N_DRAWS = 256
-"""How many training dyads stand for what entities without labels may be; an even number."""
+"""Draws that represent an entity without labels: more are more accurate and slower. Even, since draws are paired."""
+
+POOL_SIZE = 16 * N_DRAWS
+"""Random dyads that the draws are sampled from: enough to cover the spread of blocks, at a cost that is bounded."""
 
 POWER_STEPS = 20
-"""Steps of the power method towards the direction in which blocks differ most; it need not be exact."""
+"""Iterations of the power method for the first principal direction of the blocks, which need not be exact."""
 
 ROUNDS = 200
-"""Most rounds over new rows and new columns that share dyads when both are folded in."""
+"""Maximum number of alternations between new rows and new columns that share dyads; beyond it a fold-in warns."""
 
 FOLD_IN_STEPS = 100
-"""Most Newton steps of a block that is folded in: for the log loss, whose curvature is exact, five or six do."""
+"""Maximum number of Newton steps per block. The log loss, whose Hessian is exact, needs five or six."""
 
 REDRAWS = 5
-"""Draws of blocks that are folded into a drawn model: the first is around their mode already."""
+"""Sweeps over the blocks folded into a posterior draw. Few are enough, since they start from the mode."""
 
 STILL = 1e-9
-"""Blocks that move by less than this in a round have reached their optimum."""
+"""Tolerance of fold-in: blocks that move by less than this in a round have converged."""
 
 SHRINKAGE = 5.0
-"""Labels an entity must have for half of the difference between its partners and average ones to be believed."""
+"""Number of labels at which a partner shift is shrunk by half: n / (n + SHRINKAGE)."""
 
 
 def with_features(record: Record, row: Features | None, col: Features | None) -> Record:
-    """The same model with other features of known ids, and with new ids known by their features alone."""
+    """Return the model with updated features of known ids, and with new ids that have features but no labels."""
     known = record.known
     if col is not None and known.one_set:
-        raise InputError("col_features were given, but the model has nodes of one kind: pass row_features alone.")
+        raise InputError(
+            "Got col_features, but rows and columns share one id set in this model: pass row_features only."
+        )
     rows = known.rows.ids if row is None else known.rows.ids.with_ids(row.ids, "row_features")
     cols = known.cols.ids if col is None else known.cols.ids.with_ids(col.ids, "col_features")
     grown = record.grown(rows, cols)
@@ -59,19 +64,20 @@ def with_features(record: Record, row: Features | None, col: Features | None) ->
 
 
 def refuse_featureless(known: Known, grown: Known) -> None:
-    """Refuse new ids with labels that have no features, where the model was fitted on such and they must be given."""
+    """Raise an error for new ids without features, if the model was fitted on features that may not be absent."""
     for side, name, old, new in (("row", "row", known.rows, grown.rows), ("col", "column", known.cols, grown.cols)):
         if old.encoder is not None and old.encoder.absent == "raise" and len(new) > len(old):
             raise InputError(
                 f"The {name} id {new.ids.ids[len(old)].as_py()!r} is new and has no features ({len(new) - len(old)} "
-                f"such ids): expected them in {side}_features. Add them, or fit with Features(table, absent='missing')."
+                f"such ids): pass them as {side}_features, or fit with Features(table, absent='missing')."
             )
 
 
-def _overridden(entities: Entities, features: Features, what: str) -> Entities:
+def _overridden(entities: Entities, features: Features, side: str) -> Entities:
+    """Return the entities with the given features replaced; sets of an `implicit` model stay."""
     if entities.encoder is None:
         raise InputError(
-            f"{what}_features were given, but the model was fitted without any: expected none. Fit it with them."
+            f"{side}_features were given, but the model was fitted without any: omit them, or fit the model with them."
         )
     codes, lines = entities.ids.encode(features.ids), entities.encoder.encode(features)
     seen = entities.features[codes][:, lines.shape[1] :]
@@ -79,14 +85,14 @@ def _overridden(entities: Entities, features: Features, what: str) -> Entities:
 
 
 def _with_lines(matrix: Any, codes: Codes, lines: Any) -> Any:
-    """A copy of a sparse matrix with some lines replaced."""
+    """Return a copy of a sparse matrix with the rows `codes` replaced by `lines`."""
     source = np.arange(matrix.shape[0])
     source[codes] = matrix.shape[0] + np.arange(len(codes))
     return sparse.vstack([matrix, lines], format="csr")[source]
 
 
 def with_spread(model: Model, dyads: Dyads, engine: Engine) -> Draw:
-    """The draw with what entities without labels may be, as the training dyads show it; see `Population`."""
+    """Return the draw with the spreads and partner shifts of the training dyads; see `Population`."""
     spreads, shifts = _spreads(model, dyads), _partner_shifts(model, dyads, engine)
     rows, cols = (
         replace(population, spread=np.ascontiguousarray(spread), partner_shift=shift)
@@ -96,9 +102,9 @@ def with_spread(model: Model, dyads: Dyads, engine: Engine) -> Draw:
 
 
 def posterior_draws(parts: Parts, known: Known, draws: list[tuple[Array, tuple[BlockPrior, ...]]]) -> list[Draw]:
-    """The draws from a posterior: parameters, and the learnt priors of rows and columns, or of nodes.
+    """Convert sampler states, (theta, learnt priors of rows and columns, or of nodes), to posterior draws.
 
-    What an entity without labels may be is drawn from its prior: few draws each, since there are many priors.
+    The spread of each posterior draw is sampled from its own priors: about `N_DRAWS` in all, a few per posterior draw.
     """
     n_lines = 2 * max(1, round(N_DRAWS / max(1, len(draws)) / 2))
     drawn = []
@@ -110,16 +116,16 @@ def posterior_draws(parts: Parts, known: Known, draws: list[tuple[Array, tuple[B
 
 
 def with_more(model: Model, before: Model, dyads: Dyads, engine: Engine) -> Draw:
-    """The draw after a batch of more dyads, with what `before` knew of entities without labels.
+    """Return the draw after a further batch of dyads, with the spreads and partner shifts of `before` updated.
 
-    Reservoir update: each old line of a spread is replaced by one of the batch with the chance that a dyad is of the
-    batch; a partner shift is a mean by counts.
+    Reservoir update: each old draw of a spread is replaced by one from the batch with probability batch weight / total
+    weight. A partner shift is the count-weighted mean of the old and the new one.
     """
     draw, relation_counts = with_spread(model, dyads, engine), model.known.relation_counts
     fresh = random_stream(FIXED_SEED, Stream.SPREAD_UPDATE, int(relation_counts.sum())).random(N_DRAWS) < (
         dyads.total_weight / relation_counts.sum()
     )
-    # The two lines of a dyad are in mirrored places; with one id set so are those of its two orders.
+    # The two draws of a dyad are at mirrored positions; with one id set, so are its two orders.
     fresh[N_DRAWS // 2 :] = fresh[: N_DRAWS // 2][::-1]
     populations = []
     for new, old, n_new, n_old in zip(
@@ -135,11 +141,11 @@ def with_more(model: Model, before: Model, dyads: Dyads, engine: Engine) -> Draw
 
 
 def _spreads(model: Model, dyads: Dyads) -> tuple[Array, Array]:
-    """How the own blocks of the rows and columns of a sample of dyads differ from the average.
+    """Deviations of own blocks from the average in a sample of dyads: (n_draws, size) of rows and of columns.
 
-    A systematic sample along the direction in which both blocks together differ most, recentred.
+    The sample is systematic along the first principal direction of the joint blocks, and recentred.
     """
-    blocks, n_pool = model.layout.blocks(model.theta), min(len(dyads), 16 * N_DRAWS)
+    blocks, n_pool = model.layout.blocks(model.theta), min(len(dyads), POOL_SIZE)
     pool = random_stream(FIXED_SEED, Stream.SPREAD).choice(len(dyads), n_pool, replace=False)
     weight = dyads.weights[pool]
     row = blocks.row[dyads.row[pool]].astype(np.float64) - model.draw.rows.average
@@ -158,16 +164,16 @@ def _spreads(model: Model, dyads: Dyads) -> tuple[Array, Array]:
     chosen = along[np.searchsorted(reached, (np.arange(n) + 0.5) / n * reached[-1])]
     row, col = row[chosen], col[chosen][::-1]
     if one_set:
-        # Each pair in both orders: a node is as likely to be met in either role.
+        # Each pair in both orders: a node is equally likely in either role.
         row = col = np.vstack([row, col])
     return row - row.mean(axis=0), col - col.mean(axis=0)
 
 
 def _partner_shifts(model: Model, dyads: Dyads, engine: Engine) -> tuple[Array, Array]:
-    """How the scores of those a row, or a column, was seen with differ from those of average ones (n, n_labels).
+    """Score shifts (n, n_labels) of rows and of columns: observed partners compared with average ones.
 
-    The score is linear in the other's block, so this is its score with the mean of their own blocks, less that with the
-    average: shrunk, where there are few.
+    The score is linear in the partner's block. So the shift is the score with the mean block of the partners, minus
+    the score with the average block; the mean is shrunk towards the average by n / (n + SHRINKAGE).
     """
     own, effective, known = model.layout.blocks(model.theta), model.effective, model.known
     row_average, col_average = (population.average for population in model.populations)
@@ -176,9 +182,9 @@ def _partner_shifts(model: Model, dyads: Dyads, engine: Engine) -> tuple[Array, 
         pairs = pairs + pairs.T
     h = effective.shared.mean(axis=0)
 
-    def mean_of(seen: Any, others: Array, average: Array) -> Array:
-        total = np.asarray(seen.sum(axis=1))
-        mean = (seen @ others.astype(np.float64)) / np.maximum(total, 1e-300)[:, None]
+    def mean_of(weights: Any, partners: Array, average: Array) -> Array:
+        total = np.asarray(weights.sum(axis=1))
+        mean = (weights @ partners.astype(np.float64)) / np.maximum(total, 1e-300)[:, None]
         shrunk: Array = average + (mean - average) * (total / (total + SHRINKAGE))[:, None]
         return shrunk
 
@@ -195,10 +201,11 @@ def _partner_shifts(model: Model, dyads: Dyads, engine: Engine) -> tuple[Array, 
 
 
 def with_mean_predictions(model: Model, dyads: Dyads, engine: Engine) -> Draw:
-    """The draw with the mean predicted probabilities of each row's and column's dyads, and of all.
+    """Return the draw with the mean predicted probabilities per row, per column and over all training dyads.
 
-    For ``unknown="mean"``, the baseline of section 5.3: the prediction for a new row and a known column c is the mean
-    of the model's predictions over the rows seen with c in training, and for two new ones the mean of all.
+    They are for ``unknown="mean"``, the baseline of the paper's section 5.3. The prediction for a new row and a known
+    column c is the mean of the model's predictions over the rows observed with c in training. For a new row and a new
+    column it is the mean over all training dyads.
     """
     proba = link(engine.scores([model], dyads.codes, dyads.side.dyad))
     weight = dyads.weights
@@ -220,7 +227,7 @@ def with_mean_predictions(model: Model, dyads: Dyads, engine: Engine) -> Draw:
 
 
 def mean_scores(record: Record, row: Codes, col: Codes) -> Array:
-    """The scores (n, n_labels) of dyads of which an id is unknown: the log of the mean predictions that were kept."""
+    """Scores (n, n_labels) of dyads with an unknown id: the log of the stored mean predictions."""
     return log_proba(np.mean([_mean_predictions(draw, row, col) for draw in record.draws], axis=0))
 
 
@@ -230,42 +237,47 @@ def _mean_predictions(draw: Draw, row: Codes, col: Codes) -> Array:
     for population, codes, other in ((draw.rows, row, col), (draw.cols, col, row)):
         known = (codes >= 0) & (other < 0)
         means = np.asarray(population.predictions)[codes[known]]
-        # An entity that is known by its features alone has no predictions of its own.
+        # An entity that has features but no training dyads has no mean prediction.
         proba[known] = np.where(np.isnan(means), proba[known], means)
     return proba
 
 
 def support(known: Known, row: Codes, col: Codes) -> Array:
-    """The summed weight of the training dyads of each dyad's row and column (n, 2); zero for unknown ones."""
+    """Summed weight (n, 2) of the training dyads of the row and of the column of each dyad; zero for unknown ids."""
     pairs = ((known.rows, row), (known.cols, col))
     return np.stack([np.where(codes >= 0, entities.counts[codes], 0) for entities, codes in pairs], axis=1)
 
 
 def fold_in(record: Record, dyads: Dyads, rows: Codes, cols: Codes, engine: Engine) -> Record:
-    """Solve for the blocks of some rows and columns from their `dyads`, everything else as it is.
+    """Solve for the blocks of `rows` and `cols` from their `dyads`, with all other parameters fixed.
 
-    With one id set both are the nodes to solve for. New rows and new columns that share dyads are solved in turn until
-    neither moves. Those of a draw from a posterior are drawn too.
+    With one id set, both are the nodes to solve for. New rows and new columns that share dyads are solved alternately
+    until neither moves. In a posterior draw, the blocks are then drawn, not only optimised.
     """
     known = _with_seen(record.known, dyads, rows, cols) if record.parts.implicit else record.known
     counts, sets = known.counts_of(dyads), []
-    for entities, given, codes in zip(known.sets, counts, (rows, cols), strict=False):
-        own = entities.counts.copy()
-        own[codes] = given[codes]
-        sets.append(replace(entities, counts=own))
+    for entities, batch_counts, codes in zip(known.sets, counts, (rows, cols), strict=False):
+        new_counts = entities.counts.copy()
+        new_counts[codes] = batch_counts[codes]
+        sets.append(replace(entities, counts=new_counts))
     folded = replace(record, known=known.with_sets(sets))
     bound = replace(dyads, side=known.side._replace(dyad=dyads.side.dyad))
     solved = [_fold_in_draw(model, bound, counts, rows, cols, engine, i) for i, model in enumerate(folded.models)]
     draws, ended = zip(*solved, strict=True)
     if not all(ended):
-        warnings.warn("Rows and columns that were folded in together still move.", NotConvergedWarning, stacklevel=3)
+        warnings.warn(
+            f"Fold-in did not converge: new ids that share dyads still moved after {ROUNDS} rounds. Fold them in in "
+            "smaller batches, or fit the model again.",
+            NotConvergedWarning,
+            stacklevel=3,
+        )
     return replace(folded, draws=draws)
 
 
 def _fold_in_draw(
     model: Model, dyads: Dyads, counts: Counts, rows: Codes, cols: Codes, engine: Engine, number: int
 ) -> tuple[Draw, bool]:
-    """Solve for blocks in one draw, the `number`-th, and say if they stopped; `counts` are those of `dyads`."""
+    """Fold into draw `number`; returns the draw, and whether it converged. `counts` are the label counts of `dyads`."""
     draw, sides = model.draw, (rows, cols)[: len(model.known.sets)]
     prior = OwnPrior((draw.rows.centre, draw.cols.centre))
     if draw.rows.precision is not None and draw.cols.precision is not None:
@@ -290,10 +302,10 @@ def _fold_in_draw(
 def _solve_in_turn(
     problem: Problem, theta: Array, rows: Codes, cols: Codes, prior: OwnPrior, number: int
 ) -> tuple[Array, bool]:
-    """Move the blocks of some rows and columns (or nodes, `rows`) to their optimum; returns theta, and if they stopped.
+    """Optimise the blocks of `rows` and `cols` (of the nodes `rows` with one id set); returns (theta, converged).
 
-    Rows and columns are solved in turn until a round moves neither. With a learnt prior they are then drawn, some
-    times; `number` is that of the posterior draw they are folded into.
+    Rows and columns alternate until a round moves neither. With a learnt prior, the blocks are then drawn `REDRAWS`
+    times. `number` is the number of the posterior draw.
     """
     updates, one_set = problem.blocks_in_turn(theta, prior), problem.objective.structure.one_set
     targets = [(Role.NODE, rows)] if one_set else [(Role.ROW, rows), (Role.COL, cols)]
@@ -311,33 +323,33 @@ def _solve_in_turn(
 
 
 def _pair_scores(model: Model, A: Array, B: Array, h: Array, engine: Engine) -> Array:
-    """The scores (n, n_labels) of pairs of blocks A (n, row size) and B (n, col size) with one shared block."""
-    each, offset = np.arange(len(A)), np.zeros((len(A), model.structure.n_labels))
-    return engine.block_scores(model.structure, Blocks(A, B, h[None]), (each, each), offset)
+    """Scores (n, n_labels) of the pairs of blocks A (n, row size) and B (n, col size) with one shared block h."""
+    pairs, offset = np.arange(len(A)), np.zeros((len(A), model.structure.n_labels))
+    return engine.block_scores(model.structure, Blocks(A, B, h[None]), (pairs, pairs), offset)
 
 
 def targets(known: Known, dyads: Dyads, n_known: tuple[int, int], side: str | None) -> tuple[Codes, Codes]:
-    """The rows and columns of `dyads` to solve for: those without labels, or all of one side.
+    """Codes of the rows and columns of `dyads` to solve for: those without labels, or all of one side.
 
-    `n_known` : how many rows and columns the model knew before it grew by those of `dyads`.
+    `n_known` : number of rows and columns of the model before those of `dyads` were added.
     """
-    given = np.unique(dyads.row), np.unique(dyads.col)
+    present = np.unique(dyads.row), np.unique(dyads.col)
     if side is not None:
-        solved, others = (given[0], given[1]) if side == "row" else (given[1], given[0])
-        strange = int((others >= n_known[1 if side == "row" else 0]).sum())
-        if strange:
+        solved, others = (present[0], present[1]) if side == "row" else (present[1], present[0])
+        n_unknown = int((others >= n_known[1 if side == "row" else 0]).sum())
+        if n_unknown:
             raise UnknownIdError(
-                f"side={side!r} solves for one side, and {strange} ids of the other are not known: expected known "
-                "ones. Fold these in first, or leave side=None."
+                f"side={side!r} solves for one side, and {n_unknown} ids of the other are unknown: expected known ids "
+                "there. Fold them in first, or use side=None."
             )
         if known.one_set:
             return solved, solved
         return (solved, others[:0]) if side == "row" else (others[:0], solved)
-    rows, cols = given[0][known.rows.counts[given[0]] == 0], given[1][known.cols.counts[given[1]] == 0]
+    rows, cols = present[0][known.rows.counts[present[0]] == 0], present[1][known.cols.counts[present[1]] == 0]
     if not (len(rows) or len(cols)):
         raise InputError(
-            "All ids of X have labels in the model already: expected new ones. To solve for known ids anew, pass "
-            "side='row' or 'col' with all their labels, old and new."
+            "All ids of X have labels in the model already: expected new ids. To update known ids, pass side='row' or "
+            "side='col' with all their labels, old and new."
         )
     if known.one_set:
         rows = cols = np.union1d(rows, cols)
@@ -345,7 +357,7 @@ def targets(known: Known, dyads: Dyads, n_known: tuple[int, int], side: str | No
 
 
 def _with_seen(known: Known, dyads: Dyads, rows: Codes, cols: Codes) -> Known:
-    """Add to the sets of entities, features of a model with `implicit`, those they are seen with in `dyads`."""
+    """Add the partners in `dyads` to the sets of entities that a model with ``implicit=True`` has as features."""
     n_rows, n_cols = len(known.rows), len(known.cols)
     by_row = seen_sets(dyads.row, dyads.col, n_rows, n_cols, both_ways=known.one_set)
     by_set = (by_row,) if known.one_set else (by_row, seen_sets(dyads.col, dyads.row, n_cols, n_rows))
@@ -353,7 +365,7 @@ def _with_seen(known: Known, dyads: Dyads, rows: Codes, cols: Codes) -> Known:
     for entities, seen, codes in zip(known.sets, by_set, (rows, cols), strict=False):
         first = 0 if entities.encoder is None else len(entities.encoder.names)
         own = entities.features[codes]
-        # Entities that came after the fit have no weight as members of a set.
+        # Entities added after the fit have no weights as members of a set.
         joined = (own[:, first:] + seen[codes][:, : entities.n_features - first] != 0).astype(np.float64)
         size = np.maximum(np.asarray(joined.sum(axis=1)), 1)
         lines = sparse.hstack([own[:, :first], sparse.diags_array(1 / np.sqrt(size)) @ joined], format="csr")

@@ -1,4 +1,4 @@
-"""What a prediction is made of: the exact additive parts of each label's log-odds."""
+"""Explanations: the exact additive decomposition of the log-odds of each label."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,17 +14,17 @@ Array = np.ndarray[Any, Any]
 
 
 LogOddsPart = tuple[Array, Any, Array]
-"""The dyads a part belongs to, its name or their names, and its values (n, free labels)."""
+"""(dyads, names, values) of a part: positions (n,), one name or (n,) names, and (n, n_free_labels) values."""
 
 
 class Explanation(NamedTuple):
-    """Parts of log-odds, one line each, in the order of the dyads.
+    """Additive parts of log-odds, sorted by dyad.
 
     Attributes
     ----------
-    dyad : (n_parts,) which dyad, from 0
+    dyad : (n_parts,) position of the dyad, from 0
     name : (n_parts,) "label bias", "row bias", "column bias", "latent", or a feature such as "row: age"
-    value : (n_parts, n_labels) what it adds to the log-odds of each label
+    value : (n_parts, n_labels) contribution to the log-odds of each label
     """
 
     dyad: Array
@@ -33,15 +33,17 @@ class Explanation(NamedTuple):
 
 
 def explain(record: Record, codes: Sequence[Codes], features: Any, engine: Engine) -> Explanation:
-    """Split the log-odds of dyads into parts that sum to them.
+    """Decompose the log-odds of dyads into parts that sum to them exactly.
 
-        log-odds_y = label bias + row bias + column bias + latent + sum over features of x_f w_fy
+        log-odds_y = label bias + row bias + column bias + latent + sum_f x_f w_fy
 
-    The biases are the entities' own; the latent part holds all products, those of features with `interactions` too.
-    Features that are zero add nothing and are left out. An entity without labels has average biases, and one of which
-    nothing is known has average features, summed in one part. Their probabilities are means over what the own block may
-    be: what that adds to the log-odds of an average one is the part "unknown". Of averaged models the parts are the
-    means of theirs, and what averaging their probabilities adds to that is the part "averaging".
+    The biases are the entities' own. The latent part has all products, also those of features with `interactions`.
+    Features that are zero are left out.
+
+    An entity without labels has the average biases; an unknown entity also has the average features, as one part.
+    Its probabilities are averages over its prior: the part "unknown" is the difference between their log-odds and those
+    of an average entity. With several models or draws, each part is the mean over them, and the part "averaging" is the
+    difference between the log-odds of the averaged probabilities and the sum of these means.
     """
     explained = [_explain_model(model, codes, features, engine) for model in record.models]
     first = explained[0]
@@ -78,12 +80,12 @@ def _explain_model(model: Model, codes: Sequence[Codes], features: Any, engine: 
 
 def _label_bias(model: Model, relation: Codes | None, n: int) -> Array:
     bias = model.layout.named(model.theta)["label_bias"].astype(np.float64)
-    # The code -1 finds the last, the average relation's.
+    # The code -1 of an unknown relation selects the last row, the average.
     return np.vstack([bias, bias.mean(axis=0)])[np.zeros(n, np.int64) if relation is None else relation]
 
 
 def _side_parts(model: Model, role: int, codes: Codes) -> list[LogOddsPart]:
-    """The parts of rows (role 0) or columns (1): the own bias, and one of each feature."""
+    """The parts of rows (role 0) or columns (role 1): the own bias, and one part per feature."""
     layout, population, place = model.layout, model.populations[role], model.known.set_of(role)
     bias, entities = layout.bias_columns[role], model.known.sets[place]
     if not len(bias):
@@ -102,14 +104,14 @@ def _side_parts(model: Model, role: int, codes: Codes) -> list[LogOddsPart]:
 
 
 def _of_features(features: Any, dyad: Array, weights: Array, side: str, model: Model) -> LogOddsPart:
-    """What each feature that is not zero adds: x_f w_f. `dyad` : the dyad of each line of `features`."""
+    """The contribution x_f w_f of each nonzero feature. `dyad` : the dyad of each row of `features`."""
     x = features.tocoo()
     names = np.array([f"{side}: {name}" for name in model.known.feature_names(side)])
     return dyad[x.row], names[x.col], x.data[:, None] * weights.astype(np.float64)[x.col]
 
 
 def _free(model: Model, score: Array) -> Array:
-    """Scores of the free labels, relative to the reference if there is one."""
+    """Scores (n, n_free_labels) of the free labels, relative to the reference label if there is one."""
     reference = model.structure.reference
     return without_reference(model.structure, score - score[:, [reference]]) if reference < score.shape[1] else score
 

@@ -1,4 +1,4 @@
-"""Predictions: what a model says of the dyads of a table, scored once, and how sure its posterior draws are of it."""
+"""Predictions for the dyads of a table, scored once, and their posterior uncertainty."""
 
 import numbers
 from collections.abc import Callable, Iterator
@@ -18,15 +18,16 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Predictions:
-    """What a model says of n dyads.
+    """Predictions of a model for n dyads.
 
     Attributes
     ----------
-    classes : (n_labels,) the labels, sorted
-    scores : (n, n_labels) before the link and a calibrator; None where a model does not tell
-    proba : (n, n_labels) their probabilities; NaN for unknown ids under ``unknown="nan"``
-    support : (n, 2) summed weight of the training labels of the row and of the column; None where a model does not tell
-    decide : turns probabilities (n, n_labels) into the codes of the labels to predict (n,)
+    classes : (n_labels,) labels, sorted
+    scores : (n, n_labels) before the link and any calibrator; None for a model of another library
+    proba : (n, n_labels) probabilities; NaN for unknown ids under ``unknown="nan"``
+    support : (n, 2) summed weight of the training labels of the row and of the column; None if the model has no
+        method `support`
+    decide : maps probabilities (n, n_labels) to codes of the labels to predict (n,)
     """
 
     classes: Array
@@ -49,79 +50,81 @@ class Predictions:
 
     @property
     def labels(self) -> Array:
-        """The predicted labels (n,); an error where probabilities are NaN, of which no label can be said."""
+        """Predicted labels (n,); raises an error if any probabilities are NaN."""
         refuse_nan(self.proba)
         return np.asarray(self.classes[self.codes])
 
     @property
     def mean(self) -> Array:
-        """The expected value of labels that are numbers (n,)."""
+        """Expected label (n,), for labels with numeric values."""
         return np.asarray(self.proba @ numeric_values(self.classes))
 
     @property
     def least_support(self) -> Array:
-        """The support of the less known of the two ids (n,)."""
+        """Support (n,) of the id with fewer training labels."""
         if self.support is None:
-            raise InputError("The model does not tell what it knew of ids: expected one with a method support(X).")
+            raise InputError("The model has no support of ids: expected a model with a method support(X).")
         return np.asarray(self.support.min(axis=1))
 
 
 def refuse_nan(proba: Array) -> None:
-    """Raise an error where probabilities are NaN."""
+    """Raise an error if any probabilities are NaN."""
     if np.isnan(proba).any():
         raise UnknownIdError(
-            f"{int(np.isnan(proba).any(axis=1).sum())} dyads have ids not seen in training, whose probabilities "
-            "are NaN under unknown='nan': no label can be predicted. Drop them, or set unknown='prior'."
+            f"{int(np.isnan(proba).any(axis=1).sum())} dyads have ids not seen in training and, under unknown='nan', "
+            "NaN probabilities: no label can be predicted. Drop these dyads, or set unknown='prior'."
         )
 
 
 def predictions_of(model: Any, X: Any, row_features: Any = None, col_features: Any = None) -> Predictions:
-    """What a model says of the dyads of X.
+    """Predictions of any fitted model for the dyads of X.
 
-    One of this library makes predictions itself. Of any other, with `predict_proba`, `predict` and `classes_`, they are
-    put together; it is given features only if there are any.
+    A model of this library has a method `predictions`. Any other model needs `predict_proba`, `predict` and `classes_`;
+    features are passed to it only if given.
     """
     if hasattr(model, "predictions"):
         return model.predictions(  # type: ignore[no-any-return]
             X, row_features=row_features, col_features=col_features
         )
     tables = {"row_features": row_features, "col_features": col_features}
-    given = {name: table for name, table in tables.items() if table is not None}
+    features = {name: table for name, table in tables.items() if table is not None}
     return Predictions(
         classes=model.classes_,
         scores=None,
-        proba=np.asarray(model.predict_proba(X, **given)),
-        decide=lambda _: label_codes(model.predict(X, **given), model.classes_),
+        proba=np.asarray(model.predict_proba(X, **features)),
+        decide=lambda _: label_codes(model.predict(X, **features), model.classes_),
         support=model.support(X) if hasattr(model, "support") else None,
     )
 
 
-# ------------------------------------------------------------------------------------------------------------ how sure
+# --------------------------------------------------------------------------------------------------------- uncertainty
 
 CELLS = 2**24
-"""Probabilities held at once while intervals are found."""
+"""Probabilities held in memory at once while intervals are computed: 128 MiB in double precision."""
 
 
 def sample_proba(record: Record, n: int | None, codes: list[Codes], features: Any, engine: Engine) -> Array:
-    """The probabilities (n, n_dyads, n_labels) of dyads under `n` draws, evenly taken from those kept; None is all.
+    """Probabilities (n, n_dyads, n_labels) under `n` posterior draws, evenly spaced among those kept; all if None.
 
-    Entities without labels are one draw from their prior, another one in each.
+    The block of an entity without labels is drawn from its prior, once per posterior draw.
     """
     if not record.is_posterior:
-        raise InputError("The model is a point estimate, which has no uncertainty: expected one of solver='gibbs'.")
+        raise InputError(
+            "The model is a point estimate, without posterior draws: expected one fitted with solver='gibbs'."
+        )
     models = record.models
     n = len(models) if n is None else n
     if not isinstance(n, numbers.Integral) or not 1 <= n <= len(models):
-        raise InputError(f"n={n!r} draws are not possible: expected 1 to {len(models)}, as many as were kept.")
+        raise InputError(f"Got n={n!r} draws: expected a whole number from 1 to {len(models)}, the draws kept.")
     chosen = np.linspace(0, len(models) - 1, int(n)).round().astype(np.int64)
     drawn = [record.proba(engine.scores([models[i].one_draw()], codes, features)) for i in chosen.tolist()]
     return np.stack(drawn)
 
 
 def interval(record: Record, level: float, codes: list[Codes], features: Any, engine: Engine) -> Array:
-    """The bounds (n_dyads, n_labels, 2) between which each probability lies with the posterior probability `level`."""
+    """Equal-tailed credible intervals (n_dyads, n_labels, 2) of the probabilities, at the given `level`."""
     if not (isinstance(level, numbers.Real) and 0 < level < 1):
-        raise InputError(f"level={level!r} is not possible: expected a number between 0 and 1.")
+        raise InputError(f"Got level={level!r}: expected a number between 0 and 1, such as 0.9.")
     tails = (1 - float(level)) / 2, (1 + float(level)) / 2
     bounds = [
         np.moveaxis(np.quantile(sample_proba(record, None, part, lines, engine), tails, axis=0), 0, -1)
@@ -131,7 +134,7 @@ def interval(record: Record, level: float, codes: list[Codes], features: Any, en
 
 
 def _cut(codes: list[Codes], features: Any, size: int) -> Iterator[tuple[list[Codes], Any]]:
-    """Some dyads at a time."""
+    """Yield the dyads in slices of `size`."""
     for first in range(0, len(codes[0]), size):
         at = slice(first, first + size)
         yield [column[at] for column in codes], None if features is None else features[at]

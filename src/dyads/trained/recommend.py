@@ -1,4 +1,4 @@
-"""The best columns for a row, and those most worth asking it about."""
+"""Recommendations: the best columns for a row (top-n or Thompson sampling), and the most informative ones to ask."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -16,17 +16,17 @@ from dyads.model.record import Model, Record
 Array = np.ndarray[Any, Any]
 
 ASKED = 5.0
-"""Labels after which half of what a row may be is known."""
+"""Number of labels at which the variance of a row's block is taken to be half of the population's."""
 
 
 class Best(NamedTuple):
-    """Recommendations, one line each, best first within a row.
+    """Recommendations, best first within each row.
 
     Attributes
     ----------
-    row : (m,) the place of the row among those asked for
+    row : (m,) position of the row among the requested rows
     col : (m,) codes of columns
-    rank : (m,) from 1
+    rank : (m,) ranks, from 1
     value : (m,) expected values
     """
 
@@ -37,15 +37,16 @@ class Best(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What is to be recommended.
+    """A request for recommendations.
 
     Attributes
     ----------
-    rows, candidates : codes of rows, and of the columns to choose from
-    n : how many for each row
-    values : (n_labels,) what each label is worth
-    exclude : codes of rows and of columns, pairs to leave out; negative codes, and those of others, are ignored
-    relation : its code
+    rows, candidates : codes of the rows, and of the columns to choose from
+    n : number of recommendations per row
+    values : (n_labels,) value of each label
+    exclude : pairs to leave out, as codes of rows and of columns; pairs with negative codes or with columns that are
+        not candidates are ignored
+    relation : code of the relation
     """
 
     rows: Codes
@@ -57,15 +58,15 @@ class Wanted(NamedTuple):
 
 
 def recommend(models: Sequence[Model], wanted: Wanted, engine: Engine) -> Best:
-    """The candidates of greatest expected value sum_y p_y values_y for each row, without those excluded."""
+    """The `n` candidates of greatest expected value, sum_y p_y values_y, for each row, without excluded pairs."""
     rows, candidates, exclude, known = wanted.rows, wanted.candidates, wanted.exclude, models[0].known
     place = np.full(len(known.cols), -1)
     place[candidates] = np.arange(len(candidates))
     left_out = place[exclude[1]]
-    meant = (exclude[0] >= 0) & (exclude[1] >= 0) & (left_out >= 0)
-    by_row = Grouped.by(exclude[0][meant], len(known.rows))
-    start, order = by_row.start, left_out[meant][by_row.order]
-    # A row may be asked for more than once, and one of code -1 excludes nothing.
+    relevant = (exclude[0] >= 0) & (exclude[1] >= 0) & (left_out >= 0)
+    by_row = Grouped.by(exclude[0][relevant], len(known.rows))
+    start, order = by_row.start, left_out[relevant][by_row.order]
+    # A row may be requested more than once. An unknown row, of code -1, excludes nothing.
     sizes = np.where(rows >= 0, np.diff(start, append=start[-1])[rows], 0)
     begin = np.concatenate([[0], np.cumsum(sizes)])
     within = np.arange(begin[-1]) - np.repeat(begin[:-1], sizes)
@@ -78,7 +79,7 @@ def recommend(models: Sequence[Model], wanted: Wanted, engine: Engine) -> Best:
 
 
 def thompson(models: Sequence[Model], wanted: Wanted, engine: Engine, rng: np.random.RandomState) -> Best:
-    """The best candidates under one draw from the posterior, another one for each row: what is uncertain is tried."""
+    """Thompson sampling: the best candidates under one random posterior draw per row, which explores uncertain ones."""
     if not len(wanted.rows):
         return recommend(models, wanted, engine)
     drawn = rng.randint(len(models), size=len(wanted.rows))
@@ -93,27 +94,27 @@ def thompson(models: Sequence[Model], wanted: Wanted, engine: Engine, rng: np.ra
 
 
 def ask(record: Record, row: int, candidates: Codes, n: int, relation: int, engine: Engine) -> tuple[Codes, Array]:
-    """The `n` candidates whose label would tell most about a row, and what it would tell, in nats, most first.
+    """The `n` candidates of greatest expected information gain about a row, and their gains in nats, greatest first.
 
-    The expected information gain about the row's own block a of the label y of column c,
+    The gain is the mutual information of the row's own block a and the label y of column c,
 
         I(y; a) = H(mean over a of p(. | a, c)) - mean over a of H(p(. | a, c)),
 
-    where a is spread as blocks of the training data are, less so the more labels the row has; or, of a posterior, as
-    its draws are.
+    where a varies as the blocks of the training data do, with a variance that shrinks with the number n of the row's
+    labels by ASKED / (ASKED + n). With a posterior, a varies over its draws.
     """
     labels, structure = record.known.rows.counts[row] if row >= 0 else 0.0, record.parts.structure
     total, entropy = np.zeros((len(candidates), structure.n_labels)), np.zeros(len(candidates))
-    first, each, offset = np.zeros(len(candidates), np.int64), np.arange(len(candidates)), np.zeros_like(total)
+    first, second, offset = np.zeros(len(candidates), np.int64), np.arange(len(candidates)), np.zeros_like(total)
     n_draws = 0
     for model in record.models:
         block = model.effective.row[row] if row >= 0 else model.unknown.row[0]
         cols, h = model.effective.col[candidates].astype(np.float64), model.effective.shared[relation]
         known = record.is_posterior and labels > 0
         spread = np.zeros((1, len(block))) if known else model.draw.rows.spread * np.sqrt(ASKED / (ASKED + labels))
-        for away in spread:
-            blocks = Blocks((block + away)[None], cols, h[None])
-            proba = link(engine.block_scores(structure, blocks, (first, each), offset))
+        for deviation in spread:
+            blocks = Blocks((block + deviation)[None], cols, h[None])
+            proba = link(engine.block_scores(structure, blocks, (first, second), offset))
             total += proba
             entropy += entr(proba).sum(axis=1)
             n_draws += 1
