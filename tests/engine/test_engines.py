@@ -27,6 +27,11 @@ from problems import (
     relative_error,
 )
 
+SLOW = pytest.mark.slow
+
+WEIGHTED = pytest.mark.parametrize("weighted", [False, pytest.param(True, marks=SLOW)])
+"""Block updates of weighted dyads are kernels of their own, which take long to compile."""
+
 
 @pytest.fixture(params=ENGINES)
 def engine(request):
@@ -90,8 +95,9 @@ def test_the_gradient_is_the_derivative_of_the_value_and_all_engines_agree_on_bo
 @pytest.mark.parametrize("solver", ["lbfgs", "newton"])
 @pytest.mark.xdist_group("blocks")
 @pytest.mark.parametrize("structure", FEW, ids=repr)
-def test_solvers_never_climb_and_end_where_the_gradient_vanishes(any_engine, solver, structure):
-    dyads = dyads_for(structure, n=20, n_rows=3, n_cols=3, weighted=True)
+@WEIGHTED
+def test_solvers_never_climb_and_end_where_the_gradient_vanishes(any_engine, solver, structure, weighted):
+    dyads = dyads_for(structure, n=20, n_rows=3, n_cols=3, weighted=weighted)
     objective = make_objective(structure, Log(), dyads)
     values = []
     with any_engine.bind(objective, dyads) as problem:
@@ -180,6 +186,8 @@ def test_weights_act_as_repetition(engine, structure, loss, scaling):
     times = np.random.default_rng(0).integers(1, 4, len(dyads))
     weighted = Dyads(dyads.row, dyads.col, dyads.label, times.astype(float), dyads.n_rows, dyads.n_cols, dyads.n_labels)
     repeated = dyads.take(np.repeat(np.arange(len(dyads)), times))
+    # A kernel of unweighted dyads is another one; that both agree is a law of its own.
+    repeated = dataclasses.replace(repeated, weight=np.ones(len(repeated)))
     theta = random_theta(make_objective(structure, loss, dyads))
     found = []
     for data in (weighted, repeated):
@@ -189,9 +197,22 @@ def test_weights_act_as_repetition(engine, structure, loss, scaling):
     np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("structure", [STRUCTURES[0], *(pytest.param(x, marks=SLOW) for x in STRUCTURES[1:])], ids=repr)
+def test_no_weights_are_weights_of_one(engine, structure):
+    dyads = dyads_for(structure)
+    objective = make_objective(structure, Log(), dyads)
+    theta, answers = random_theta(objective), []
+    for data in (dyads, dataclasses.replace(dyads, weight=np.ones(len(dyads)))):
+        with engine.bind(objective, data) as problem:
+            descent = problem.descent(theta.astype(np.float32))
+            answers.append((*problem.value_and_gradient(theta), descent.epoch(0.2, 0, 0), descent.theta()))
+    for without, ones in zip(*answers, strict=True):
+        np.testing.assert_allclose(without, ones, rtol=1e-6)
+
+
 @pytest.mark.parametrize(("structure", "loss"), CROSSED, ids=repr)
 def test_permuting_labels_permutes_value_and_gradient(engine, structure, loss):
-    dyads = dyads_for(structure)
+    dyads = dyads_for(structure, weighted=True)
     order = np.array([2, 0, 3, 1])
     place = np.argsort(order)
     free = [y for y in range(4) if y != structure.reference]
@@ -363,9 +384,10 @@ def test_a_descent_that_is_restored_goes_on_as_if_nothing_had_happened(engine):
 
 @pytest.mark.xdist_group("blocks")
 @pytest.mark.parametrize("structure", FEW, ids=repr)
-def test_many_shards_give_what_one_gives(structure, monkeypatch):
+@WEIGHTED
+def test_many_shards_give_what_one_gives(structure, weighted, monkeypatch):
     """Sums, block updates and draws; owners with more dyads than a tile are summed in tiles."""
-    dyads = dyads_for(structure, n=9000, n_rows=6, n_cols=4, weighted=True)
+    dyads = dyads_for(structure, n=9000, n_rows=6, n_cols=4, weighted=weighted)
     objective = make_objective(structure, Log(), dyads)
     theta = random_theta(objective)
     results = []
@@ -385,11 +407,12 @@ def test_many_shards_give_what_one_gives(structure, monkeypatch):
 
 @pytest.mark.xdist_group("blocks")
 @pytest.mark.parametrize("structure", FEW, ids=repr)
-def test_nothing_depends_on_the_order_in_which_tasks_are_computed(structure, monkeypatch):
+@WEIGHTED
+def test_nothing_depends_on_the_order_in_which_tasks_are_computed(structure, weighted, monkeypatch):
     monkeypatch.setattr(orders, "CHUNK", 32)
     monkeypatch.setattr(orders, "ENTITY_CHUNK", 32)
     monkeypatch.setattr(orders, "SHARD", 128)
-    dyads = dyads_for(structure, n=500, n_rows=40, n_cols=30, weighted=True)
+    dyads = dyads_for(structure, n=500, n_rows=40, n_cols=30, weighted=weighted)
     objective = make_objective(structure, Log(), dyads)
     theta = random_theta(objective)
 

@@ -87,11 +87,13 @@ def test_any_number_of_threads_gives_the_same_sweep(structure, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "structure", [STRUCTURES[4], *(pytest.param(case, marks=pytest.mark.slow) for case in STRUCTURES)], ids=repr
+    ("structure", "weighted"),
+    [(STRUCTURES[4], False), *(pytest.param(case, True, marks=pytest.mark.slow) for case in STRUCTURES)],
+    ids=repr,
 )
-def test_compiled_blocks_equal_interpreted_ones(structure, interpreted):
+def test_compiled_blocks_equal_interpreted_ones(structure, weighted, interpreted):
     """Solved for and drawn, in every role, with the driver of shared blocks, which is plain Python either way."""
-    dyads = make_dyads(weighted=True, one_set=structure.one_set)
+    dyads = make_dyads(weighted=weighted, one_set=structure.one_set)
     objective = make_objective(structure, Log(), dyads)
     theta = np.random.default_rng(1).normal(scale=0.5, size=objective.layout.size)
 
