@@ -19,13 +19,13 @@ def words(text):
     return NUMBER.sub("#", text).replace("]", " ]").split()
 
 
-# A page that samples shares a worker with the other tests of the sampler, so that its kernels are compiled once.
-SAMPLES = pytest.mark.xdist_group("blocks")
+LONG = ("solvers.md", "decisions.md", "index.md")
+"""Pages that take some ten seconds each: they sample, or search."""
 
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(path, id=path.name, marks=SAMPLES if "gibbs" in path.read_text() else ()) for path in PAGES],
+    [pytest.param(path, id=path.name, marks=pytest.mark.slow if path.name in LONG else ()) for path in PAGES],
 )
 @pytest.mark.filterwarnings("error::UserWarning")
 def test_every_example_prints_what_is_shown(page, tmp_path, monkeypatch, capsys):

@@ -38,10 +38,14 @@ def lightened(method):
     )
 
 
+QUICK = ("digits", "table-5")
+"""Experiments of the default suite; the others run in the slow one."""
+
+
 def runs():
     """Every experiment, and those with methods that sample once more."""
     for name in experiment.names():
-        yield pytest.param(name, "point", id=name)
+        yield pytest.param(name, "point", id=name, marks=() if name in QUICK else pytest.mark.slow)
         if any(method.posterior for method in experiment.read(name).methods):
             yield pytest.param(name, "posterior", id=f"{name}-posterior", marks=pytest.mark.slow)
 
