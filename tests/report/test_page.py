@@ -71,7 +71,10 @@ MAPS = ["Map of rows by their latent weights", "Map of columns by their latent w
     ("model", "data", "is_a", "trained", "maps"),
     [
         (LFLOrdinal(rank=1), nominal, "LFLOrdinal, stereotype, rank 1", "lbfgs, ", []),
-        (GIBBS, nominal, "LFLOrdinal, stereotype, rank 2", r"\d+ draws of the posterior, 5 ", MAPS),
+        pytest.param(
+            *(GIBBS, nominal, "LFLOrdinal, stereotype, rank 2", r"\d+ draws of the posterior, 5 ", MAPS),
+            marks=pytest.mark.xdist_group("blocks"),
+        ),
         (LFLClassifier(rank=0), nominal, "LFLClassifier, bilinear, rank 0", "lbfgs, ", []),
         (LFLLink(rank=2), links, "LFLLink, bilinear, rank 2", "lbfgs, ", MAPS[:1]),
         (LFLRelational(rank=2), relations, "LFLRelational, diagonal, rank 2", "lbfgs, ", MAPS),

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import itertools
 
 import numpy as np
@@ -285,15 +286,27 @@ def certificate(model, X, y, side):
     return np.abs(own[np.unique(codes)]).max()
 
 
+FOLDED = {
+    "plain": {},
+    "scaled": {"l2": L2(latent=0.01, scaling="count")},
+    "features": with_features(interactions=1),
+    "no reference": {"reference": None},
+}
+
+
+@functools.cache
+def at_its_optimum(estimator, choices):
+    """A model fitted to the shop to high precision, and the labels."""
+    y = Y if estimator is LFLClassifier else np.searchsorted(["maybe", "no", "yes"], Y)
+    common = {"rank": 2, "l2": 0.5, "solver": Newton(tol=1e-12), "random_state": 0}
+    return estimator(**common | FOLDED[choices]).fit(X, y), y
+
+
 @pytest.mark.parametrize("estimator", [LFLClassifier, LFLOrdinal])
 @pytest.mark.parametrize("side", ["row", "col"])
-@pytest.mark.parametrize(
-    "choices",
-    [{}, {"l2": L2(latent=0.01, scaling="count")}, with_features(interactions=1), {"reference": None}],
-)
+@pytest.mark.parametrize("choices", FOLDED)
 def test_folding_in_a_known_row_with_its_own_labels_gives_its_own_optimum(estimator, side, choices):
-    y = Y if estimator is LFLClassifier else np.searchsorted(["maybe", "no", "yes"], Y)
-    model = estimator(**{"rank": 2, "l2": 0.5, "solver": Newton(tol=1e-12), "random_state": 0, **choices}).fit(X, y)
+    model, y = at_its_optimum(estimator, choices)
     mine = (X["user"] == "u7" if side == "row" else X["item"] == "i7").to_numpy()
     folded = copy.copy(model).fold_in(X[mine], y[mine], side=side)
     assert certificate(folded, X[mine], y[mine], side) < 1e-6
