@@ -10,6 +10,8 @@ import math
 import numbers
 from typing import Any, Self
 
+import numpy as np
+
 from dyads.errors import InputError
 
 
@@ -69,7 +71,7 @@ class Setting:
 
     def check_switch(self, name: str) -> None:
         """Raise unless a field is True or False."""
-        if not isinstance(getattr(self, name), bool):
+        if not isinstance(getattr(self, name), bool | np.bool_):
             raise self._refusal(name, "True or False")
 
     def _refusal(self, name: str, expected: str) -> InputError:

@@ -108,6 +108,27 @@ def test_a_search_is_the_estimator_with_more_parameters(search, plain):
     assert public <= set(dir(search))
 
 
+@pytest.mark.parametrize(
+    ("choices", "says"),
+    [
+        ({"grid": {"l2": [1.0, 3.0]}}, "Rename l2 to l2__latent"),
+        ({"grid": {"rank": []}}, "expected values of parameters"),
+        ({"warm_start": True}, "warm_start=True: expected False"),
+    ],
+)
+def test_a_search_refuses_what_it_would_not_search(choices, says):
+    with pytest.raises(InputError, match=says):
+        LFLClassifierCV(1, **choices).fit(X, Y)
+
+
+def test_strengths_that_are_given_are_not_chosen():
+    search = LFLClassifierCV(0, l2=dyads.L2(bias=3.0), cv=2).fit(X, Y)
+    assert search.cv_results_["params"] == [{"l2__latent": None, "l2__bias": 3.0}]
+    search = LFLClassifierCV(grid={"rank": [0, 1], "l2__bias": [1.0, 4.0], "l2__latent": [2.0]}, cv=2).fit(X, Y)
+    tried = [(params["rank"], params["l2__bias"]) for params in search.cv_results_["params"]]
+    assert tried == [(0, 1.0), (0, 4.0), (1, 1.0), (1, 4.0)]
+
+
 def test_a_fitted_search_saves_calibrates_and_folds_in_like_its_estimator(tmp_path):
     search = LFLClassifierCV(1, cv=2, random_state=0).fit(X, Y)
     search.save(tmp_path / "model")

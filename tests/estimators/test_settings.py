@@ -182,6 +182,16 @@ def test_nested_parameters_are_read_and_set_whatever_form_a_part_has():
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_settings_take_what_numpy_makes_of_a_grid():
+    X, y = made_up("LFLClassifier")
+    columns = np.array(["b", "a"])
+    model = LFLClassifier(np.int64(1), solver=SGD(np.int64(3)), l2=np.float64(2.0), id_columns=columns)
+    model.set_params(features=SideInformation(implicit=np.bool_(True)), bias=np.bool_(True)).fit(X, y)
+    assert model.columns_ == ["a", "b"]
+    assert model.record_.known.rows.ids.name == "b"
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_a_search_reaches_into_settings():
     X, y = made_up("LFLClassifier")
     pairs = np.column_stack(list(X.values()))

@@ -1,6 +1,6 @@
 """From tables to labelled dyads: reads ids, labels, weights and features."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -236,8 +236,9 @@ def _read_side(
 
 def wanted_columns(id_columns: Any, n: int = 2) -> list[Any]:
     """Check `id_columns` and fill it up to `n` names; None stands for the next column in order."""
-    names = () if id_columns is None else id_columns
-    if isinstance(names, str) or not isinstance(names, Sequence) or len(names) not in (0, 2, n):
+    listed = not isinstance(id_columns, str | bytes) and isinstance(id_columns, Iterable)
+    names = [] if id_columns is None or not listed else list(id_columns)
+    if id_columns is not None and len(names) not in (2, n):
         raise InputError(
             f"Got id_columns={id_columns!r}: expected {n} names of columns, such as ('user', 'item'), or None for the "
             f"first {n} columns of X."

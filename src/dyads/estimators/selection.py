@@ -244,6 +244,8 @@ class _CV(LFL):
         """
         template = self._template()
         template.check_params()
+        if self.warm_start:
+            raise InputError("Got warm_start=True: expected False, since a search starts from the data. Leave it out.")
         table = {name: read_feature(values, f"column {name!r}") for name, values in named_values(X).items()}
         labels = read_column(y, "the column of labels", numbers_mix=True)
         weight = read_weight(sample_weight)
@@ -271,12 +273,17 @@ class _CV(LFL):
     ) -> tuple[list[tuple[dict[str, Any], str, Sequence[float]]], Sequence[float]]:
         """The regularisation paths, each (fixed parameters, name of penalty, values), and the values of `l2__side`."""
         grid = {name: list(values) for name, values in (self.grid or {}).items()}
+        if "l2" in grid or not all(grid.values()):
+            raise InputError(
+                f"Got grid={self.grid!r}: expected values of parameters, and l2__latent, l2__bias or l2__side in place "
+                "of l2. Rename l2 to l2__latent."
+            )
         solver = solver_of(template.solver)
         latent: Sequence[float] | None = grid.pop("l2__latent", None)
         side: Sequence[float] | None = grid.pop("l2__side", None)
-        fixed_latent = l2_of(template.l2).latent
-        if latent is None and fixed_latent is not None:
-            latent = [fixed_latent]
+        strengths = l2_of(template.l2)
+        if latent is None and strengths.latent is not None:
+            latent = [strengths.latent]
         if latent is None and solver is not None and solver.samples:
             raise InputError(
                 f"{type(solver).__name__} learns how strong its penalties are: expected a solver that minimises, or a "
@@ -291,16 +298,22 @@ class _CV(LFL):
         for fixed, rank in zip(combinations, ranks, strict=True):
             # At rank 0 there are no latent weights: the path is along the penalty on biases.
             alone = {} if rank or template.l2 is None else {"l2__latent": None}
-            name, values = ("l2__latent", latent) if rank else ("l2__bias", BIAS_GRID)
+            bias = fixed.get("l2__bias", strengths.bias)
+            name, values = ("l2__latent", latent) if rank else ("l2__bias", BIAS_GRID if bias is None else [bias])
             paths.append((fixed | alone, name, sorted(map(float, values or ()))))
         with_features = features_of(template.features).of_ids or len(table) > template._n_id_columns
         if side is None:
-            side = SIDE_GRID if with_features and l2_of(template.l2).side is None else ()
+            side = SIDE_GRID if with_features and strengths.side is None else ()
         return paths, side
 
     def _template(self) -> Any:
         """The estimator without cross-validation, with these parameters."""
         return self._plain(**{name: getattr(self, name) for name in self._plain().get_params(deep=False)})
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Continue from the fitted search with one epoch of SGD over more labelled dyads, with the penalties chosen."""
+        check_is_fitted(self)
+        return super().partial_fit(X, y, classes, sample_weight)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one file; `dyads.load` reads it as the plain estimator with the best parameters."""

@@ -1,7 +1,7 @@
 """Validation of estimator parameters: names and settings objects are converted, anything else raises an error."""
 
 import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -159,7 +159,7 @@ def to_json(value: Any) -> Any:
         return {"settings": type(value).__name__, **{name: to_json(field) for name, field in fields.items()}}
     if type(value) in LOSSES.values():
         return artifact.spec_to_json(value, LOSSES)
-    if isinstance(value, list | tuple):
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
         return [to_json(part) for part in value]
     if isinstance(value, numbers.Rational) and not isinstance(value, int):
         return float(value)
