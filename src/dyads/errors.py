@@ -4,6 +4,8 @@ An error message is one sentence: what was got, what was expected, what to do.
 """
 
 import difflib
+import os
+import sys
 from collections.abc import Iterable
 
 
@@ -53,3 +55,14 @@ def unknown_name(parameter: str, got: object, valid: Iterable[str]) -> InputErro
     near = difflib.get_close_matches(str(got), names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
     return InputError(f"{parameter}={got!r} is not known: expected one of {', '.join(map(repr, names))}{hint}")
+
+
+LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
+
+
+def caller_level() -> int:
+    """The `stacklevel` at which a warning of the caller points to the first frame outside this library."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(LIBRARY):
+        frame, level = frame.f_back, level + 1
+    return level

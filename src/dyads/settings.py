@@ -15,7 +15,7 @@ import numpy as np
 from dyads.errors import InputError
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class Setting:
     """A frozen record of options. Its repr shows those that differ from the defaults.
 
@@ -28,8 +28,12 @@ class Setting:
 
     def __repr__(self) -> str:
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        changed = [f"{name}={value!r}" for name, value in self.get_params().items() if value is not defaults[name]]
-        return f"{type(self).__name__}({', '.join(changed)})"
+        changed = {
+            name: value
+            for name, value in self.get_params().items()
+            if not (isinstance(value, str | int | float | None) and value == defaults[name])
+        }
+        return f"{type(self).__name__}({', '.join(f'{name}={_shown(value)}' for name, value in changed.items())})"
 
     def replaced(self, changes: dict[str, Any]) -> Self:
         """A copy with some fields changed."""
@@ -52,6 +56,7 @@ class Setting:
             return
         if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
             raise self._refusal(name, f"a whole number, at least {least}{_or_none(optional)}")
+        self._keep(name, int(value))
 
     def check_number(self, name: str, above: float | None = None, optional: bool = False) -> None:
         """Raise unless a field is a finite number: at least 0, or greater than `above` if that is given."""
@@ -62,6 +67,7 @@ class Setting:
         if not fits:
             bound = "at least 0" if above is None else f"above {above:g}"
             raise self._refusal(name, f"a finite number, {bound}{_or_none(optional)}")
+        self._keep(name, float(value))
 
     def check_name(self, name: str, valid: Any) -> None:
         """Raise unless a field is one of the valid names."""
@@ -73,6 +79,11 @@ class Setting:
         """Raise unless a field is True or False."""
         if not isinstance(getattr(self, name), bool | np.bool_):
             raise self._refusal(name, "True or False")
+        self._keep(name, bool(getattr(self, name)))
+
+    def _keep(self, name: str, value: Any) -> None:
+        # NumPy's scalars, of which a search is made, become Python's: model files hold these.
+        object.__setattr__(self, name, value)
 
     def _refusal(self, name: str, expected: str) -> InputError:
         return InputError(f"{type(self).__name__} got {name}={getattr(self, name)!r}: expected {expected}.")
@@ -81,6 +92,12 @@ class Setting:
 def is_number(value: Any) -> bool:
     """Whether a value is a finite number; booleans are not."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _shown(value: Any) -> str:
+    """The repr of a value, or its type if that is long, as of a table."""
+    text = repr(value)
+    return text if len(text) < 60 and "\n" not in text else f"<{type(value).__name__}>"
 
 
 def _or_none(optional: bool) -> str:

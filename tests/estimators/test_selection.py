@@ -123,10 +123,29 @@ def test_a_search_refuses_what_it_would_not_search(choices, says):
 
 def test_strengths_that_are_given_are_not_chosen():
     search = LFLClassifierCV(0, l2=dyads.L2(bias=3.0), cv=2).fit(X, Y)
-    assert search.cv_results_["params"] == [{"l2__latent": None, "l2__bias": 3.0}]
+    assert search.cv_results_["params"] == [{"l2__bias": 3.0}]
     search = LFLClassifierCV(grid={"rank": [0, 1], "l2__bias": [1.0, 4.0], "l2__latent": [2.0]}, cv=2).fit(X, Y)
     tried = [(params["rank"], params["l2__bias"]) for params in search.cv_results_["params"]]
     assert tried == [(0, 1.0), (0, 4.0), (1, 1.0), (1, 4.0)]
+
+
+def test_only_penalties_that_apply_are_searched():
+    side = WITH["features"]
+    tried = LFLClassifierCV(0, bias=False, features=side, cv=2).fit(X, Y).cv_results_["params"]
+    assert [sorted(params) for params in tried] == [[], *[["l2__side"]] * 5]
+    tried = LFLClassifierCV(1, l2=dyads.L2(row=1.0, col=2.0), cv=2).fit(X, Y).cv_results_["params"]
+    assert tried == [{}]
+
+
+def test_settings_and_losses_are_candidates_of_their_own():
+    side = WITH["features"]
+    grid = {"features": [side, side.replaced({"interactions": 1})], "l2__latent": [2.0], "l2__side": [10.0]}
+    tried = LFLClassifierCV(1, grid=grid, cv=2, solver=LBFGS(5)).fit(X, Y).cv_results_["params"]
+    assert len(tried) == 3
+    stars = 1 + np.searchsorted(["maybe", "no", "yes"], Y)
+    losses = {"loss": [dyads.Absolute(0.1), dyads.Absolute(0.2)]}
+    results = LFLOrdinalCV(1, grid=losses, l2=2.0, cv=2, solver=LBFGS(5)).fit(X, stars).cv_results_
+    assert results["param_loss"].tolist() == losses["loss"]
 
 
 def test_a_fitted_search_saves_calibrates_and_folds_in_like_its_estimator(tmp_path):

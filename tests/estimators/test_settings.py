@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import pickle
 import warnings
 
 import numpy as np
@@ -151,6 +152,7 @@ def test_every_parameter_and_every_setting_is_tried():
         (lambda: SideInformation(implicit=1), "implicit=1: expected True or False"),
         (lambda: CPU(threads=0), "threads=0"),
         (lambda: LFLClassifier(solver="sgd").set_params(solver__sweeps=3), "SGD has no setting 'sweeps'"),
+        (lambda: LFLClassifier(engine=CPU).check_params(), "engine=<class"),
         (lambda: LFLClassifier().set_params(solver__max_iter=3), "solver='auto' has no settings"),
     ],
 )
@@ -161,6 +163,8 @@ def test_an_impossible_setting_is_refused_when_it_is_made(make, says):
 
 def test_settings_are_values():
     assert SGD(max_iter=3) == SGD(max_iter=3) != SGD()
+    assert SideInformation(interactions=1) != SideInformation(interactions=2)
+    assert repr(pickle.loads(pickle.dumps(LBFGS()))) == "LBFGS()"
     assert repr(SGD(max_iter=3)) == "SGD(max_iter=3)"
     with pytest.raises(AttributeError):
         SGD().max_iter = 3
@@ -177,6 +181,7 @@ def test_nested_parameters_are_read_and_set_whatever_form_a_part_has():
     assert LFLClassifier(solver="newton").set_params(solver__tol=0.1).solver == Newton(tol=0.1)
     assert LFLClassifier(l2=3.0).set_params(l2__bias=1.0).l2 == L2(latent=3.0, bias=1.0)
     assert LFLClassifier().set_params(engine__threads=1).engine == CPU(1)
+    assert dyads.baselines.MMMF(solver=SGD()).set_params(solver__max_iter=3).solver == SGD(3)
     both = LFLClassifier().set_params(solver="gibbs", solver__sweeps=9)
     assert both.solver == Gibbs(sweeps=9)
 
@@ -188,6 +193,7 @@ def test_settings_take_what_numpy_makes_of_a_grid():
     model = LFLClassifier(np.int64(1), solver=SGD(np.int64(3)), l2=np.float64(2.0), id_columns=columns)
     model.set_params(features=SideInformation(implicit=np.bool_(True)), bias=np.bool_(True)).fit(X, y)
     assert model.columns_ == ["a", "b"]
+    assert type(model.solver.max_iter) is int
     assert model.record_.known.rows.ids.name == "b"
 
 

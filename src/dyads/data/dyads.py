@@ -127,7 +127,8 @@ class Dyads:
         n_held = max(1, round(fraction * len(self)))
         if n_held >= len(self):
             raise InputError(
-                f"validation_fraction={fraction} of {len(self)} dyads leaves none to train on: use a smaller fraction."
+                f"Holding out {fraction} of {len(self)} dyads leaves none to train on: expected a smaller fraction. "
+                "Lower early_stopping."
             )
         held = np.zeros(len(self), dtype=np.bool_)
         held[rng.choice(len(self), n_held, replace=False)] = True

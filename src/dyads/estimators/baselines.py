@@ -12,7 +12,7 @@ from dyads.data.codes import numeric_values, read_labels, values_of
 from dyads.data.dyads import Counts
 from dyads.data.observations import read_dyads, read_observations
 from dyads.errors import InputError, unknown_name
-from dyads.estimators.settings import engine_of, solver_of
+from dyads.estimators.settings import NestedParameters, engine_of, solver_of
 from dyads.learn.training import FitRun, auto_solver, train
 from dyads.metrics import mean_absolute_error
 from dyads.model.loss import AllThreshold, median
@@ -24,7 +24,7 @@ from dyads.settings import is_number
 Array = np.ndarray[Any, Any]
 
 
-class MMMF(ClassifierMixin, BaseEstimator):
+class MMMF(ClassifierMixin, NestedParameters):
     """Fast maximum-margin matrix factorisation for ordered labels (Rennie & Srebro 2005).
 
         s_rcl = u_r . v_c - theta_rl,    minimise  sum_i w_i sum_l hinge(t_il s_il) + l2 / 2 (|U|_F^2 + |V|_F^2)

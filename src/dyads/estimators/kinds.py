@@ -231,7 +231,7 @@ def load(path: str | os.PathLike[str]) -> Any:
             setattr(model, name, about["fit"][name])
         if record.is_posterior:
             model.diagnostics_ = about["fit"]["diagnostics_"]
-    except (KeyError, TypeError) as error:
+    except (InputError, KeyError, TypeError) as error:
         raise artifact.not_understood(path, error) from error
     model.record_ = record
     return model

@@ -29,6 +29,7 @@ from dyads.errors import (
     InputError,
     NotConvergedWarning,
     VanishedWarning,
+    caller_level,
 )
 from dyads.estimators.predictor import Predictor
 from dyads.estimators.settings import check_choices, features_of, l2_of, solver_of
@@ -190,16 +191,15 @@ class LFL(Predictor):
                 f"The fit diverged: the objective is not finite {diverged}. The model keeps its last finite state."
             )
         if self.rank and not self.record_.is_posterior and self.record_.models[0].latent_size() < VANISHED:
-            strength = l2_of(self.l2).latent
             warnings.warn(
-                f"All latent weights are near zero: the penalty l2={LATENT if strength is None else strength:g} is too "
+                f"All latent weights are near zero: the penalty l2={LATENT if self.l2 is None else self.l2} is too "
                 "strong for these data, and the model equals rank 0. Lower l2, or choose it by cross-validation.",
                 VanishedWarning,
-                stacklevel=2,
+                stacklevel=caller_level(),
             )
         warning = next((end.warning for end in ends if end.warning is not None), None)
         if warning is not None:
-            warnings.warn(warning, NotConvergedWarning, stacklevel=2)
+            warnings.warn(warning, NotConvergedWarning, stacklevel=caller_level())
         return self
 
     def _learn(

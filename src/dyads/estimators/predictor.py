@@ -2,14 +2,13 @@
 
 import numbers
 import os
-import sys
 import warnings
 from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.exceptions import DataConversionWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
@@ -19,8 +18,8 @@ from dyads.data.features import Features
 from dyads.data.observations import read_dyads, read_ids, read_pairs, read_weight
 from dyads.data.tables import read_column, table_like
 from dyads.engine import Engine
-from dyads.errors import InputError, UnknownIdError, UnknownIdWarning, unknown_name
-from dyads.estimators.settings import PARTS, UNKNOWN_POLICIES, engine_of, to_json, with_changes
+from dyads.errors import InputError, UnknownIdError, UnknownIdWarning, caller_level, unknown_name
+from dyads.estimators.settings import UNKNOWN_POLICIES, NestedParameters, engine_of, to_json
 from dyads.metrics import accuracy
 from dyads.model.loss import least_cost, link, mode
 from dyads.model.record import Record
@@ -34,9 +33,6 @@ from dyads.trained.recommend import Wanted, ask, recommend, thompson
 
 Array = np.ndarray[Any, Any]
 
-LIBRARY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
-"""The folder of this library; warnings point to the first stack frame outside it."""
-
 SAVED = ("columns_", "n_features_in_", "n_iter_", "converged_", "objective_", "solver_", "trace_")
 """Attributes in a model file besides the `Record` and the parameters; a posterior also has `diagnostics_`."""
 
@@ -44,7 +40,7 @@ RANKED, EXPLAINED = ("rank", "value"), ("dyad", "label", "part", "value")
 """Columns besides the ids in the tables returned by `recommend` and `ask`, and by `explain`."""
 
 
-class Predictor(ClassifierMixin, BaseEstimator):
+class Predictor(ClassifierMixin, NestedParameters):
     """Methods that need only the results of training, `record_` and `columns_`.
 
     `_ordered` says whether labels have numeric values; `unknown` and `engine` are parameters of the estimator.
@@ -55,21 +51,6 @@ class Predictor(ClassifierMixin, BaseEstimator):
     columns_: list[str]
     unknown: str
     engine: str | Engine
-
-    def set_params(self, **params: Any) -> Self:
-        """Set parameters and fields of settings objects: ``set_params(rank=3, solver__max_iter=20)``.
-
-        This also works for a part that was given by name. Settings objects are frozen: this estimator gets a new one,
-        and other estimators that share the old one keep it.
-        """
-        nested: dict[str, dict[str, Any]] = {}
-        for name in [name for name in params if name.partition("__")[0] in PARTS and "__" in name]:
-            part, _, field = name.partition("__")
-            nested.setdefault(part, {})[field] = params.pop(name)
-        super().set_params(**params)
-        for part, changes in nested.items():
-            setattr(self, part, with_changes(part, getattr(self, part), changes))
-        return self
 
     @property
     def _engine(self) -> Engine:
@@ -110,7 +91,7 @@ class Predictor(ClassifierMixin, BaseEstimator):
             "nan": "their probabilities are NaN",
             "mean": "their probabilities are the mean of the training predictions for the other id",
         }
-        warnings.warn(f"{message}: {treated[self.unknown]}.", UnknownIdWarning, stacklevel=_outside())
+        warnings.warn(f"{message}: {treated[self.unknown]}.", UnknownIdWarning, stacklevel=caller_level())
 
     def _unknown_message(self, unknown: list[Array]) -> str:
         """Message that counts the dyads with unknown ids; raises it as an error under ``unknown="raise"``."""
@@ -411,7 +392,7 @@ class Predictor(ClassifierMixin, BaseEstimator):
             if self.unknown == "raise":
                 raise UnknownIdError(f"{message}: expected known ids. Drop these rows, or set unknown='prior'.")
             treated = "their values are averaged over the rows seen in training"
-            warnings.warn(f"{message}: {treated}.", UnknownIdWarning, stacklevel=_outside())
+            warnings.warn(f"{message}: {treated}.", UnknownIdWarning, stacklevel=caller_level())
         return record, codes, row_ids, chosen
 
     def _excluded(self, record: Record, codes: Codes, exclude: Any, kind: int) -> tuple[Codes, Codes]:
@@ -470,7 +451,7 @@ class Predictor(ClassifierMixin, BaseEstimator):
             warnings.warn(
                 "A column-vector y was passed when a 1d array was expected: its only column is used.",
                 DataConversionWarning,
-                stacklevel=_outside(),
+                stacklevel=caller_level(),
             )
         return y
 
@@ -592,14 +573,6 @@ def _beside(names: list[str], others: tuple[str, ...]) -> list[str]:
             prefixed = f"id_{prefixed}"
         distinct.append(prefixed)
     return distinct
-
-
-def _outside() -> int:
-    """The `stacklevel`, for a warning raised by the caller, of the first frame outside this library."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(LIBRARY):
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 def _read_only(array: Array) -> Array:

@@ -48,6 +48,9 @@ BIAS_GRID = (0.5, 1.0, 2.0, 4.0, 8.0)
 UNSEEN_LABEL = 20.0
 """Log-loss, -log p, of a label that is missing from the training part of a fold: p = exp(-20) = 2e-9, not zero."""
 
+SEARCHED = ("cv_results_", "best_params_", "best_score_", "best_index_")
+"""What a search learns beside its model."""
+
 REGIMES = {
     "known": (True, True),
     "new row": (False, True),
@@ -259,18 +262,21 @@ class _CV(LFL):
         search.planned = (sum(len(values) for _, _, values in paths) + len(side)) * len(folds)
         for fixed, name, values in paths:
             search.path(fixed, name, values)
-        if side:
+        best = clone(template).set_params(**search.best)
+        if "l2__side" in (self.grid or ()) or self._has_features(best, table):
             search.path(search.best, "l2__side", side)
         self.cv_results_ = search.results()
         self.best_params_, self.best_score_ = search.best, search.best_score
         self.best_index_ = self.cv_results_["params"].index(search.best)
         chosen = clone(template).set_params(**search.best).fit(X, y, sample_weight)
+        for name in [name for name in vars(self) if name.endswith("_") and name not in SEARCHED]:
+            delattr(self, name)
         self.__dict__.update({name: value for name, value in vars(chosen).items() if name.endswith("_")})
         return self
 
     def _paths(
         self, template: Any, table: Any, labels: Any, weight: Array | None
-    ) -> tuple[list[tuple[dict[str, Any], str, Sequence[float]]], Sequence[float]]:
+    ) -> tuple[list[tuple[dict[str, Any], str | None, Sequence[Any]]], Sequence[float]]:
         """The regularisation paths, each (fixed parameters, name of penalty, values), and the values of `l2__side`."""
         grid = {name: list(values) for name, values in (self.grid or {}).items()}
         if "l2" in grid or not all(grid.values()):
@@ -290,21 +296,35 @@ class _CV(LFL):
                 f"fixed l2 to compare other parameters. To fit without a search, use {self._plain.__name__}."
             )
         combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-        ranks = [fixed.get("rank", template.rank) for fixed in combinations]
-        if latent is None and any(ranks):
+        penalties = [self._penalty_of(clone(template).set_params(**fixed)) for fixed in combinations]
+        if latent is None and "l2__latent" in penalties:
             top = vanishing_l2(template, table, labels, weight)
             latent = [float(f"{share * top:.3g}") for share in SHARES]
-        paths: list[tuple[dict[str, Any], str, Sequence[float]]] = []
-        for fixed, rank in zip(combinations, ranks, strict=True):
-            # At rank 0 there are no latent weights: the path is along the penalty on biases.
-            alone = {} if rank or template.l2 is None else {"l2__latent": None}
+        paths: list[tuple[dict[str, Any], str | None, Sequence[Any]]] = []
+        for fixed, penalty in zip(combinations, penalties, strict=True):
+            if penalty == "l2__latent":
+                paths.append((fixed, penalty, sorted(map(float, latent or ()))))
+                continue
+            # Without latent weights a strength for them would be refused.
+            fixed = fixed if strengths.latent is None else fixed | {"l2__latent": None}
             bias = fixed.get("l2__bias", strengths.bias)
-            name, values = ("l2__latent", latent) if rank else ("l2__bias", BIAS_GRID if bias is None else [bias])
-            paths.append((fixed | alone, name, sorted(map(float, values or ()))))
-        with_features = features_of(template.features).of_ids or len(table) > template._n_id_columns
+            paths.append((fixed, penalty, (BIAS_GRID if bias is None else [bias]) if penalty else [None]))
         if side is None:
-            side = SIDE_GRID if with_features and strengths.side is None else ()
+            models = [clone(template).set_params(**fixed) for fixed in combinations]
+            used = strengths.side is None and any(self._has_features(model, table) for model in models)
+            side = SIDE_GRID if used else ()
         return paths, side
+
+    def _has_features(self, model: Any, table: Any) -> bool:
+        return features_of(model.features).of_ids or len(table) > model._n_id_columns
+
+    def _penalty_of(self, model: Any) -> str | None:
+        """The penalty whose path is searched: on latent weights; on biases at rank 0; None if neither applies."""
+        strengths = l2_of(model.l2)
+        if model.rank:
+            both = strengths.row is not None and strengths.col is not None and strengths.latent is None
+            return None if both else "l2__latent"
+        return "l2__bias" if model.bias else None
 
     def _template(self) -> Any:
         """The estimator without cross-validation, with these parameters."""
@@ -343,13 +363,13 @@ class _Search:
         self.params: list[dict[str, Any]] = []
         self.scores: list[list[float]] = []
 
-    def path(self, fixed: dict[str, Any], name: str, grid: Sequence[float]) -> None:
-        """Evaluate the values of one penalty in increasing order, with the other parameters fixed.
+    def path(self, fixed: dict[str, Any], name: str | None, grid: Sequence[Any]) -> None:
+        """Evaluate the values of one penalty in increasing order, with the other parameters fixed; None is no penalty.
 
         The order matters for warm starts: latent weights that vanish under a strong penalty stay zero under a weaker
         one.
         """
-        candidates = [fixed | {name: value} for value in sorted(grid)]
+        candidates = [fixed] if name is None else [fixed | {name: value} for value in sorted(grid)]
         candidates = [params for params in candidates if params not in self.params]
         jobs = joblib.Parallel(n_jobs=self.n_jobs, prefer="threads")
         # Warning filters are global to all threads, so they are set once, around the parallel jobs.
@@ -400,9 +420,9 @@ class _Search:
         names = dict.fromkeys(name for params in self.params for name in params)
         results: dict[str, Any] = {
             f"param_{name}": np.ma.array(
-                [params.get(name) for params in self.params],
+                # Filled one by one: NumPy would take a loss, which is a tuple, for a row of a table.
+                np.fromiter((params.get(name) for params in self.params), object, len(self.params)),
                 mask=[name not in params for params in self.params],
-                dtype=object,
             )
             for name in names
         }

@@ -2,9 +2,10 @@
 
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+from sklearn.base import BaseEstimator
 
 from dyads.data.features import SideInformation
 from dyads.engine import CPU, ENGINES, Engine
@@ -40,7 +41,8 @@ def solver_of(value: Any) -> Any:
 
 def engine_of(value: Any) -> Engine:
     """Engine given by name or as an object."""
-    return value if hasattr(value, "bind") else _by_name("engine", value, ENGINES, ENGINES)  # type: ignore[no-any-return]
+    is_engine = hasattr(value, "bind") and not isinstance(value, type)
+    return value if is_engine else _by_name("engine", value, ENGINES, ENGINES)  # type: ignore[no-any-return]
 
 
 def l2_of(value: Any) -> L2:
@@ -81,6 +83,25 @@ def with_changes(name: str, value: Any, changes: dict[str, Any]) -> Setting:
             "object, first."
         )
     return settings.replaced(changes)
+
+
+class NestedParameters(BaseEstimator):
+    """An estimator whose parameters may be settings objects."""
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters and fields of settings objects: ``set_params(rank=3, solver="sgd", solver__max_iter=20)``.
+
+        This also works for a part that was given by name; only ``solver="auto"`` has no fields. Settings objects are
+        frozen: this estimator gets a new one, and other estimators that share the old one keep it.
+        """
+        nested: dict[str, dict[str, Any]] = {}
+        for name in [name for name in params if name.partition("__")[0] in PARTS and "__" in name]:
+            part, _, field = name.partition("__")
+            nested.setdefault(part, {})[field] = params.pop(name)
+        super().set_params(**params)
+        for part, changes in nested.items():
+            setattr(self, part, with_changes(part, getattr(self, part), changes))
+        return self
 
 
 def check_choices(estimator: Any, structures: Sequence[str], offers: Mapping[str, Sequence[str]]) -> None:

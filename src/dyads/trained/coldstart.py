@@ -11,7 +11,7 @@ from dyads.data.codes import Codes
 from dyads.data.dyads import Counts, Dyads
 from dyads.data.features import Features, seen_sets
 from dyads.engine import Engine, OwnPrior, Problem
-from dyads.errors import InputError, NotConvergedWarning, UnknownIdError
+from dyads.errors import InputError, NotConvergedWarning, UnknownIdError, caller_level
 from dyads.metrics import log_proba
 from dyads.model.loss import link
 from dyads.model.objective import BlockPrior
@@ -269,7 +269,7 @@ def fold_in(record: Record, dyads: Dyads, rows: Codes, cols: Codes, engine: Engi
             f"Fold-in did not converge: new ids that share dyads still moved after {ROUNDS} rounds. Fold them in in "
             "smaller batches, or fit the model again.",
             NotConvergedWarning,
-            stacklevel=3,
+            stacklevel=caller_level(),
         )
     return replace(folded, draws=draws)
 
