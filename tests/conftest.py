@@ -36,3 +36,18 @@ def interpreted(monkeypatch):
             yield
 
     return without_compiler
+
+
+@pytest.fixture
+def run(monkeypatch, capfd):
+    """Run the command in this process: its exit code, standard output and standard error."""
+    from dyads.cli import app
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["dyads", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            app.main()
+        printed = capfd.readouterr()
+        return ended.value.code, printed.out, printed.err
+
+    return run

@@ -1,8 +1,6 @@
 """The Python of the README and of every page of the docs runs, and prints what the page says it prints."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -46,13 +44,12 @@ def test_both_commands_exist():
         assert re.search(rf"^{command}:", makefile, re.MULTILINE)
 
 
-def test_the_commands_of_the_readme_lead_to_a_model_predictions_and_a_report(tmp_path):
+def test_the_commands_of_the_readme_lead_to_a_model_predictions_and_a_report(run, tmp_path, monkeypatch):
     shell = "\n".join(re.findall(r"```sh\n(.*?)```", README, re.DOTALL))
     commands = [line.split("#")[0].split() for line in shell.splitlines() if line.startswith("dyads ")]
     assert len(commands) > 5
+    monkeypatch.chdir(tmp_path)
     for _, *arguments in commands:
-        done = subprocess.run(
-            [sys.executable, "-m", "dyads.cli", *arguments], cwd=tmp_path, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
+        code, _, err = run(*arguments)
+        assert code == 0, err
     assert {"store.dyads", "predictions.csv", "report.html"} <= {path.name for path in tmp_path.iterdir()}

@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 
 import dyads
-from dyads.cli import app
 from dyads.datasets import sources
 from dyads.estimators.kinds import LFLClassifier
 from dyads.estimators.settings import SETTINGS
@@ -26,20 +25,6 @@ def here(tmp_path, monkeypatch):
     """Every test works in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-@pytest.fixture
-def run(monkeypatch, capfd):
-    """Run the command in this process: its exit code, standard output and standard error."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["dyads", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            app.main()
-        printed = capfd.readouterr()
-        return ended.value.code, printed.out, printed.err
-
-    return run
 
 
 @pytest.fixture(scope="module")
