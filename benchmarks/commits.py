@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import sys
 import warnings
+from importlib import import_module
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parents[1]
@@ -24,21 +25,27 @@ def solver_settings(name, **settings):
     return {"solver": name.lower(), **settings}
 
 
+def loader(name):
+    """A loader of published data; before there were rooms, ratings had a module of their own."""
+    try:
+        return getattr(import_module("dyads.datasets.published"), name)
+    except ImportError:
+        return getattr(import_module("dyads.datasets.ratings"), name)
+
+
 def sgd():
     """ML-1M, rank 5: an epoch of SGD."""
     from dyads import LFLOrdinal
-    from dyads.datasets.published import movielens_1m
 
-    data = movielens_1m()
+    data = loader("movielens_1m")()
     return LFLOrdinal(rank=5, random_state=0, **solver_settings("SGD", max_iter=6, tol=0.0)).fit(data.X, data.y)
 
 
 def sweep():
     """ML-100K, rank 16: a sweep of the sampler."""
     from dyads import LFLOrdinal
-    from dyads.datasets.published import movielens_100k
 
-    data = movielens_100k()
+    data = loader("movielens_100k")()
     return LFLOrdinal(rank=16, random_state=0, **solver_settings("Gibbs", sweeps=12)).fit(data.X, data.y)
 
 
