@@ -13,17 +13,6 @@ settings.register_profile("suite", deadline=None, derandomize=True, database=Non
 settings.load_profile("suite")
 
 
-def pytest_collection_modifyitems(config, items):
-    """Tests of one `xdist_group` run on one worker, so that their kernels are compiled once.
-
-    That is what ``--dist loadgroup`` is for, but under pytest 9 the workers of pytest-xdist 3.8 do not learn of it.
-    """
-    if hasattr(config, "workerinput") and not getattr(config.option, "loadgroup", False):
-        for item in items:
-            for mark in item.iter_markers("xdist_group"):
-                item._nodeid = f"{item.nodeid}@{mark.args[0]}"
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup():
     """`random_state=None` is drawn from NumPy's global state: the same in every run of a test, in any order."""
