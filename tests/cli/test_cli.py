@@ -394,6 +394,7 @@ def test_data_sets_are_listed(run, monkeypatch, here):
     assert [line["name"] for line in json.loads(out)] == list(sources.SOURCES)
 
 
+@pytest.mark.slow
 def test_demo_prints_a_table_and_saves_a_picture(run, here):
     code, out, err = run("demo")
     assert code == 0, err

@@ -62,8 +62,14 @@ def test_gradients_of_side_weights_match_central_differences(structure, interact
         assert relative_error(gradient, central_difference(problem.value, theta)) < 1e-6
 
 
-@pytest.mark.parametrize("where", ["rows", "columns", "dyads"])
-@pytest.mark.parametrize("solver", ["lbfgs", "newton"])
+@pytest.mark.parametrize(
+    ("where", "solver"),
+    [
+        *((where, solver) for where in ("rows", "columns") for solver in ("lbfgs", "newton")),
+        ("dyads", "lbfgs"),
+        pytest.param("dyads", "newton", marks=pytest.mark.slow),
+    ],
+)
 def test_without_ids_the_model_is_multinomial_logistic_regression_on_the_features(where, solver):
     rng = np.random.default_rng(1)
     n, p, strength = 600, 4, 3.0
