@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Real data for benchmarks, where it lies beside the checkout.
 export DYADS_DATA ?= $(wildcard $(CURDIR)/../shared/data)
 
-.PHONY: demo docs test test-slow lint types contracts check golden bench bench-posterior rivals accuracy reproduce reproduce-posterior clean
+.PHONY: demo docs test test-slow lint types contracts check golden fuzz bench bench-posterior rivals accuracy reproduce reproduce-posterior clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dyads demo --force
@@ -34,6 +34,10 @@ check: test test-slow lint types contracts docs
 golden: $(VENV)/.installed
 	@test -n "$(BASE)" || { echo "make golden compares with a commit: expected BASE=<commit>." >&2; exit 1; }
 	$(BIN)/python tests/golden/compare.py $(BASE)
+
+# Mutated model files, checkpoints and tables: at most an hour. `--seed N` tries others; the slow suite runs a minute of it.
+fuzz: $(VENV)/.installed
+	$(BIN)/python tests/fuzz/run.py
 
 # The documentation, in build/docs; warnings are errors.
 docs: $(VENV)/.installed

@@ -1,7 +1,9 @@
 """A table that is written and read again is the same, in every format."""
 
 import csv
+import os
 import re
+import stat
 import tempfile
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dyads.data.files import DELIMITERS, as_ids, open_writer, read_batches, read_table
+from dyads.data.files import DELIMITERS, as_ids, open_writer, read_batches, read_table, replacing
 from dyads.errors import InputError
 
 # What is empty is missing: no text of a table that is written as text is.
@@ -91,3 +93,31 @@ def test_an_integer_that_is_typed_is_that_id(value):
 def test_an_integer_that_no_id_can_be_is_refused(value):
     with pytest.raises(InputError, match="cannot be read as int64"):
         as_ids([str(value)], pa.int64(), "id")
+
+
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, lambda path: os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3)), os.mkdir]
+)
+def test_writing_replaces_nothing_but_a_file(tmp_path, make):
+    path = tmp_path / "target"
+    try:
+        make(path)
+    except PermissionError:
+        pytest.skip("only root can make a device")
+    kind = stat.S_IFMT(path.lstat().st_mode)
+    with pytest.raises(InputError, match="expected the name of a file"), replacing(path) as file:
+        file.write(b"x")
+    assert stat.S_IFMT(path.lstat().st_mode) == kind
+    assert os.listdir(tmp_path) == ["target"]
+
+
+def test_a_file_keeps_its_mode_and_a_link_its_target(tmp_path):
+    path, link = tmp_path / "file", tmp_path / "link"
+    path.write_bytes(b"old")
+    path.chmod(0o640)
+    link.symlink_to(path)
+    with replacing(link) as file:
+        file.write(b"new")
+    assert path.read_bytes() == b"new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert link.is_symlink()

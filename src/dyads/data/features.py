@@ -275,11 +275,21 @@ class _Column:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "_Column":
-        common = value["name"], value["kind"], value["missing"]
+        name, kind, missing = value["name"], value["kind"], value["missing"]
+        if not (isinstance(name, str) and isinstance(missing, bool) and isinstance(kind, str)):
+            raise InputError(f"Got {value!r:.80}: expected the name, the kind and the missing values of a column.")
         if "categories" not in value:
-            return cls(*common, value["standard"] and tuple(value["standard"]))
-        kind = pa.type_for_alias(value["type"])
-        return cls(*common, categories=pa.array(value["categories"], type=kind))
+            standard = value["standard"]
+            if kind not in NUMERIC or not (standard is None or _is_standard(standard)):
+                raise InputError(f"Got {kind!r:.40} with {standard!r:.80}: expected the mean and the scale of numbers.")
+            return cls(name, kind, missing, None if standard is None else tuple(standard))
+        category = value["type"]
+        if kind not in CATEGORICAL or category not in CATEGORICAL[kind] or not isinstance(value["categories"], list):
+            raise InputError(f"Got {kind!r:.40} of type {category!r:.40}: expected categories.")
+        categories = pa.array(value["categories"], type=pa.type_for_alias(category))
+        if categories.null_count or len(categories.unique()) < len(categories):
+            raise InputError(f"Got missing or repeated categories of {name!r:.40}: expected distinct ones.")
+        return cls(name, kind, missing, categories=categories)
 
 
 @dataclass(frozen=True)
@@ -420,13 +430,35 @@ class Encoder:
         return {"matrix": len(self.names), "absent": self.absent}
 
     @classmethod
-    def from_json(cls, value: Any) -> "Encoder":
-        """The encoder that `to_json` wrote. A transformer is not restored, so an encoder with one cannot encode."""
+    def from_json(cls, value: Any, most: int) -> "Encoder":
+        """The encoder that `to_json` wrote, checked, with at most `most` features.
+
+        A transformer is not restored, so an encoder with one cannot encode.
+        """
+        absent, id = value["absent"], value.get("id")
+        if absent not in ABSENT or not isinstance(id, str | None):
+            raise InputError(f"Got absent={absent!r:.40} and id={id!r:.40}: expected a name each.")
         if "transformer" in value:
-            return cls(list(value["names"]), (), value["transformer"], value["id"], value["absent"])
-        if "matrix" in value:
-            return cls([str(i) for i in range(value["matrix"])], absent=value["absent"])
-        return cls._of(tuple(map(_Column.from_json, value["columns"])), value["id"], value["absent"])
+            names, transformer = value["names"], value["transformer"]
+            if not isinstance(transformer, str) or not all(isinstance(name, str) for name in names):
+                raise InputError("Got a transformer without a name, or features without names: expected texts.")
+            encoder = cls(list(names), (), transformer, id, absent)
+        elif "matrix" in value:
+            width = value["matrix"]
+            if type(width) is not int or not 0 < width <= most:
+                raise InputError(f"Got a matrix of {width!r:.40} columns: expected 1 to {most}.")
+            encoder = cls([str(i) for i in range(width)], absent=absent)
+        else:
+            columns = tuple(map(_Column.from_json, value["columns"]))
+            if len({column.name for column in columns}) < len(columns) or not columns:
+                raise InputError("Got no columns, or two of the same name: expected distinct names.")
+            # Each category has a name that begins with the column's.
+            if sum(len(column.name) * column.width for column in columns) > LONGEST_NAMES:
+                raise InputError(f"Got names of features beyond {LONGEST_NAMES} characters: expected shorter ones.")
+            encoder = cls._of(columns, id, absent)
+        if len(encoder.names) > most:
+            raise InputError(f"Got {len(encoder.names)} features: expected at most {most}.")
+        return encoder
 
 
 def aligned(encoder: Encoder, features: Features, ids: pa.Array, trained: int, what: str) -> sparse.csr_array:
@@ -520,6 +552,32 @@ def _read(values: Mapping[str, Any], ids: pa.Array | None) -> dict[str, pa.Array
 
 
 NUMERIC = ("numbers", "dates", "durations")
+
+CATEGORICAL = {
+    "nothing": ("null",),
+    "text": ("large_string", "null"),
+    "booleans": ("bool",),
+    "categories that are integers": ("int64", "uint64"),
+    "categories that are floats": ("double",),
+    "lists": ("null",),
+    "lists of text": ("large_string",),
+    "lists of booleans": ("bool",),
+    "lists of integers": ("int64", "uint64"),
+    "lists of floats": ("double",),
+}
+"""Kinds of columns with categories, and the types of these."""
+
+LONGEST_NAMES = 2**24
+"""Most characters in the names of the features of an encoder that is read from a file."""
+
+LEAST_SCALE = 1e-30
+"""Least scale of numbers in an encoder that is read from a file, so that standardised numbers are finite."""
+
+
+def _is_standard(value: Any) -> bool:
+    """Whether a JSON value is the mean and the scale of numbers."""
+    numeric = isinstance(value, list) and len(value) == 2 and all(type(number) in (int, float) for number in value)
+    return numeric and abs(value[0]) < LARGEST and LEAST_SCALE <= value[1] < LARGEST
 
 
 def _kind(kind: pa.DataType, name: str) -> str:

@@ -1,6 +1,7 @@
 """Tables in files (CSV, TSV, Parquet, Arrow) or on standard input and output ("-"), read whole or in batches."""
 
 import os
+import stat
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -132,19 +133,37 @@ class Batches:
 def replacing(path: str | os.PathLike[str]) -> Iterator[Any]:
     """Open a binary file for writing that replaces `path` atomically on exit.
 
-    If writing is interrupted, the partial file is removed and an existing file at `path` is left unchanged.
+    If writing is interrupted, the partial file is removed and an existing file at `path` is left unchanged. A new file
+    has the mode of the file it replaces. Devices, pipes and folders are refused: a rename would put a file in their
+    place. A link is followed.
     """
     target = Path(path).resolve()
     partial = target.with_name(f".{uuid.uuid4().hex}.part")
+    _check_replaceable(target)
     try:
         with open(partial, "xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
+        mode = _check_replaceable(target)
+        if mode is not None:
+            os.chmod(partial, mode)
         os.replace(partial, target)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def _check_replaceable(target: Path) -> int | None:
+    """Raise unless `target` is a regular file or does not exist; returns the mode of the file, or None."""
+    try:
+        status = target.lstat()
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        kind = "folder" if stat.S_ISDIR(status.st_mode) else "device, pipe or socket"
+        raise InputError(f"{target} is a {kind}: expected the name of a file to write. Choose another name.")
+    return stat.S_IMODE(status.st_mode)
 
 
 @contextmanager

@@ -6,13 +6,16 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from dyads.data.archive import Contents
 from dyads.data.codes import numeric_values, read_labels, to_numpy, values_of
 from dyads.data.observations import Observations
 from dyads.errors import InputError
 from dyads.estimators.lfl import LFL
-from dyads.estimators.predictor import SAVED
+from dyads.estimators.predictor import SAVED, SAVED_DIAGNOSTICS
 from dyads.estimators.settings import from_json
 from dyads.metrics import mean_absolute_error
+from dyads.model.record import Record
+from dyads.model.structure import STRUCTURES
 from dyads.trained import artifact
 
 Array = np.ndarray[Any, Any]
@@ -219,19 +222,43 @@ ESTIMATORS = {kind.__name__: kind for kind in (LFLClassifier, LFLOrdinal, LFLLin
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Read a model written by `save`. Nothing in the file is executed.
+    """Read a model written by `save`. Nothing in the file is executed, and the file is not needed afterwards.
 
-    The arrays stay memory-mapped to the file. To replace the file, use `save`; do not overwrite it in place.
+    A file that `save` could not have written raises a `ModelFileError` that names what is wrong. The checksums in a
+    file detect damage; they do not tell who wrote it.
     """
-    record, about = artifact.read(path)
+    record, contents = artifact.read(path)
+    about = contents.typed("about", contents.field("about"), dict, "an object")
     try:
-        parameters = {name: from_json(value) for name, value in about["parameters"].items()}
-        model = ESTIMATORS[about["estimator"]](**parameters)
-        for name in SAVED:
-            setattr(model, name, about["fit"][name])
-        if record.is_posterior:
-            model.diagnostics_ = about["fit"]["diagnostics_"]
-    except (InputError, KeyError, TypeError) as error:
-        raise artifact.not_understood(path, error) from error
+        kind = ESTIMATORS[about["estimator"]]
+        model = kind(**{name: from_json(value) for name, value in about["parameters"].items()})
+        model.check_params()
+    except (InputError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise artifact.unsupported(contents, f"parameters ({type(error).__name__}: {reason})") from error
+    _check_kind(contents, kind, record, model.unknown)
+    fit = contents.typed("about (fit)", about.get("fit"), dict, "an object")
+    for name, is_valid in (SAVED | (SAVED_DIAGNOSTICS if record.is_posterior else {})).items():
+        if name not in fit or not is_valid(fit[name]):
+            raise contents.wrong(f"about (fit, {name})", "a value that a fit leaves")
+        setattr(model, name, fit[name])
+    ids = [vocabulary.name for vocabulary in record.known.vocabularies]
+    encoder = record.known.dyad_encoder
+    further = [] if encoder is None else [column.name for column in encoder.columns]
+    if sorted(fit["columns_"]) != sorted({*ids, *further}) or fit["n_features_in_"] != len(fit["columns_"]):
+        raise contents.wrong("about (fit, columns_)", f"the columns {[*ids, *further]!r:.200}")
     model.record_ = record
     return model
+
+
+def _check_kind(contents: Contents, kind: type[LFL], record: Record, unknown: str) -> None:
+    """Raise unless an estimator of this kind could have learnt the record."""
+    structure = record.parts.structure
+    if (type(structure), structure.one_set) not in [STRUCTURES[name] for name in kind._structures]:
+        raise contents.wrong("structure", f"one of {kind.__name__}, {', '.join(kind._structures)}")
+    if (record.known.relations is not None) != (kind._n_id_columns == 3):
+        raise contents.wrong("relation", f"as for {kind.__name__}")
+    if record.parts.loss.ordered and not kind._ordered:
+        raise contents.wrong("loss", f"as for {kind.__name__}")
+    if unknown == "mean" and record.draws[0].prediction is None:
+        raise contents.wrong("0.prediction", "the mean predictions, which unknown='mean' needs")

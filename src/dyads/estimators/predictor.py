@@ -3,6 +3,7 @@
 import numbers
 import os
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Self
 
@@ -19,11 +20,21 @@ from dyads.data.observations import read_dyads, read_ids, read_pairs, read_weigh
 from dyads.data.tables import read_column, table_like
 from dyads.engine import Engine
 from dyads.errors import InputError, UnknownIdError, UnknownIdWarning, caller_level, unknown_name
-from dyads.estimators.settings import UNKNOWN_POLICIES, NestedParameters, engine_of, to_json
+from dyads.estimators.settings import (
+    UNKNOWN_POLICIES,
+    NestedParameters,
+    engine_of,
+    is_count,
+    is_list,
+    is_table,
+    to_json,
+)
+from dyads.learn.training import Progress
 from dyads.metrics import accuracy
 from dyads.model.loss import least_cost, link, mode
 from dyads.model.record import Record
 from dyads.model.structure import is_undirected
+from dyads.solve import SOLVERS
 from dyads.trained import artifact
 from dyads.trained.calibration import conformal_sets, learn_calibrator, nonconformity
 from dyads.trained.coldstart import mean_scores, support, with_features
@@ -33,8 +44,21 @@ from dyads.trained.recommend import Wanted, ask, recommend, thompson
 
 Array = np.ndarray[Any, Any]
 
-SAVED = ("columns_", "n_features_in_", "n_iter_", "converged_", "objective_", "solver_", "trace_")
-"""Attributes in a model file besides the `Record` and the parameters; a posterior also has `diagnostics_`."""
+SAVED: dict[str, Callable[[Any], bool]] = {
+    "columns_": lambda value: is_list(value, str) and len(set(value)) == len(value),
+    "n_features_in_": is_count,
+    "n_iter_": is_count,
+    "converged_": lambda value: type(value) is bool,
+    "objective_": lambda value: type(value) in (int, float),
+    "solver_": lambda value: type(value) is str and value in SOLVERS,
+    "trace_": lambda value: is_table(value, Progress._fields),
+}
+"""Attributes in a model file besides the `Record` and the parameters, and what a value read from a file must be."""
+
+SAVED_DIAGNOSTICS: dict[str, Callable[[Any], bool]] = {
+    "diagnostics_": lambda value: is_table(value, ("r_hat", "effective_samples"), ("burn_in", "acceptance"))
+}
+"""The same for a posterior."""
 
 RANKED, EXPLAINED = ("rank", "value"), ("dyad", "label", "part", "value")
 """Columns besides the ids in the tables returned by `recommend` and `ask`, and by `explain`."""
@@ -548,9 +572,7 @@ class Predictor(ClassifierMixin, NestedParameters):
             )
         # A model may be used on another machine than the one it was fitted on, so the engine is not saved.
         parameters = {name: to_json(value) for name, value in self.get_params(deep=False).items() if name != "engine"}
-        fit = {name: getattr(self, name) for name in SAVED}
-        if self.record_.is_posterior:
-            fit["diagnostics_"] = self.diagnostics_
+        fit = {name: getattr(self, name) for name in SAVED | (SAVED_DIAGNOSTICS if self.record_.is_posterior else {})}
         artifact.write(path, self.record_, {"estimator": type(self).__name__, "parameters": parameters, "fit": fit})
 
 

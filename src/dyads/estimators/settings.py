@@ -190,9 +190,33 @@ def to_json(value: Any) -> Any:
 def from_json(value: Any) -> Any:
     """Convert a JSON value of `to_json` back to the parameter."""
     if isinstance(value, dict) and "settings" in value:
-        fields = {name: field for name, field in value.items() if name != "settings"}
+        fields = {name: from_json(field) for name, field in value.items() if name != "settings"}
+        if value["settings"] == SideInformation.__name__:
+            # A file does not contain the tables.
+            fields |= {"row": None, "col": None}
         kinds = {kind.__name__: kind for alternatives in SETTINGS.values() for kind in alternatives}
         return kinds[value["settings"]](**fields)
     if isinstance(value, dict):
         return artifact.spec_from_json(value, LOSSES)
     return tuple(value) if isinstance(value, list) else value
+
+
+def is_count(value: Any) -> bool:
+    """Whether a JSON value is a whole number, at least 0."""
+    return type(value) is int and value >= 0
+
+
+def is_list(value: Any, *kinds: type) -> bool:
+    """Whether a JSON value is a list of values of these types."""
+    return type(value) is list and all(type(item) in kinds for item in value)
+
+
+def is_table(value: Any, columns: Sequence[str], numbers: Sequence[str] = ()) -> bool:
+    """Whether a JSON value is an object of columns, lists of numbers of one length, and of single numbers, by name."""
+    return (
+        type(value) is dict
+        and value.keys() == {*columns, *numbers}
+        and all(is_list(value[name], int, float) for name in columns)
+        and len({len(value[name]) for name in columns}) == 1
+        and all(type(value[name]) in (int, float) for name in numbers)
+    )

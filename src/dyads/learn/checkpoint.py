@@ -8,18 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from dyads.data.archive import Format, arrays_of_part, arrays_to_part, read_archive, write_archive
+from dyads.data.archive import Contents, Format, read_archive, write_archive
 from dyads.data.dyads import Dyads
 from dyads.engine.posterior import State
 from dyads.errors import InputError
 from dyads.model.objective import Objective
+from dyads.model.parameters import Layout
 from dyads.solve.gibbs import Chain
 
 Array = np.ndarray[Any, Any]
 
 START_OVER = "delete it to start over, or pass another path"
-CHAINS = Format("dyads chain", 4, 0, START_OVER, START_OVER)
-ARRAYS = "arrays.safetensors"
+CHAINS = Format("dyads chain", 5, 0, START_OVER, START_OVER)
+
+WATCHED = 256
+"""Number of predictions monitored for mixing: more estimate the share with a high R-hat better, and cost memory."""
 
 CHECKPOINT_SECONDS = 60.0
 """Seconds between checkpoints: an interruption loses at most about a minute, and writing takes a negligible share."""
@@ -48,32 +51,72 @@ class Checkpoint:
                 arrays[f"chain{number}_draws_{name}"] = np.stack([draw[name] for draw in kept])
             thinning.append(chain.every)
         about = {"fingerprint": self.fingerprint, "seed": self.seed, "every": thinning}
-        write_archive(self.path, CHAINS, {"about": about}, {ARRAYS: arrays_to_part(arrays)})
+        write_archive(self.path, CHAINS, {"about": about}, arrays)
         self.written = time.perf_counter()
 
 
-def resumed_chains(path: str | os.PathLike[str] | None, fingerprint: str, seed: int) -> tuple[list[Chain], int]:
-    """Return the chains of an existing checkpoint and their seed; without one, an empty list and the given seed."""
+def resumed_chains(
+    path: str | os.PathLike[str] | None, fingerprint: str, seed: int, layout: Layout
+) -> tuple[list[Chain], int]:
+    """Return the chains of an existing checkpoint and their seed; without one, an empty list and the given seed.
+
+    `layout` : layout of the parameters, by which the arrays of the checkpoint are checked.
+    """
     if path is None or not Path(path).exists():
         return [], seed
-    manifest, parts = read_archive(path, CHAINS)
-    arrays, about = arrays_of_part(parts[ARRAYS]), manifest["about"]
-    if about["fingerprint"] != fingerprint:
+    contents = read_archive(path, CHAINS)
+    about = contents.typed("about", contents.field("about"), dict, "an object")
+    if about.get("fingerprint") != fingerprint:
         raise InputError(
             f"The checkpoint {path} belongs to other data or another model: expected the same data and model. Pass "
             "another path, or delete it to start over."
         )
-    chains = []
-    for number, every in enumerate(about["every"]):
-        own = {name.split("_", 1)[1]: part for name, part in arrays.items() if name.startswith(f"chain{number}_")}
-        drawn = {name.removeprefix("draws_"): part for name, part in own.items() if name.startswith("draws_")}
-        sweeps = own["sweeps"].tolist()
-        states = (State.of({name: part[i] for name, part in drawn.items()}) for i in range(len(sweeps)))
-        draws = tuple(zip(sweeps, states, strict=True))
-        state = State.of({name: part for name, part in own.items() if not name.startswith("draws_")})
-        losses, accepted = tuple(own["losses"].tolist()), tuple(own["accepted"].tolist())
-        chains.append(Chain(state, losses, accepted, tuple(own["watched"]), draws, every))
-    return chains, int(about["seed"])
+    thinning = contents.typed("every", about.get("every"), list, "a list")
+    chains = [_chain(contents, f"chain{number}_", every, layout) for number, every in enumerate(thinning)]
+    return chains, contents.count("seed", about.get("seed"), 0, 2**32 - 1)
+
+
+def _chain(contents: Contents, start: str, every: Any, layout: Layout) -> Chain:
+    """The chain whose arrays have names that begin with `start`."""
+    losses = contents.floats(f"{start}losses", None)
+    n = len(losses)
+    sweeps = contents.raw(f"{start}sweeps", ("I64",), (None,))
+    if len(sweeps) and not (sweeps[0] > 0 and sweeps[-1] <= n and (np.diff(sweeps) > 0).all()):
+        raise contents.wrong(f"{start}sweeps", f"ascending numbers from 1 to {n}")
+    watched = contents.floats(f"{start}watched", n, WATCHED if n else None, least=0, most=1)
+    kept = _states(contents, f"{start}draws_", layout, (len(sweeps),), "F32") if len(sweeps) else {}
+    return Chain(
+        state=State.of(_states(contents, start, layout, (), "F64")),
+        losses=tuple(losses.tolist()),
+        accepted=tuple(contents.floats(f"{start}accepted", n, least=0, most=1).tolist()),
+        watched=tuple(watched),
+        draws=tuple(
+            (sweep, State.of({name: part[i] for name, part in kept.items()})) for i, sweep in enumerate(sweeps.tolist())
+        ),
+        every=contents.count(f"{start}every", every, 1, 2**31),
+    )
+
+
+def _states(contents: Contents, start: str, layout: Layout, first: tuple[int, ...], dtype: str) -> dict[str, Array]:
+    """The arrays of a state, or of several states along the first dimension."""
+    row, col, shared = layout.sizes
+    sizes = [row] if layout.structure.one_set else [row, col]
+    sizes += [shared] if layout.n_relations > 1 else []
+    arrays = {
+        "theta": contents.floats(f"{start}theta", *first, layout.size, dtype=(dtype,)),
+        "side_precision": contents.floats(f"{start}side_precision", *first, 3, least=0, dtype=(dtype,)),
+    }
+    for i, size in enumerate(sizes):
+        shapes = {"mean": (size,), "precision": (size, size), "scale": (size,)}
+        arrays |= {
+            f"{name}{i}": contents.floats(f"{start}{name}{i}", *first, *shape, dtype=(dtype,))
+            for name, shape in shapes.items()
+        }
+        try:
+            np.linalg.cholesky(arrays[f"precision{i}"].astype(np.float64))
+        except np.linalg.LinAlgError as error:
+            raise contents.wrong(f"{start}precision{i}", "a positive definite matrix") from error
+    return arrays
 
 
 def fingerprint_of(objective: Objective, dyads: Dyads, n_chains: int, values: Array | None) -> str:

@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 from dyads.data.dyads import Dyads
 from dyads.engine.posterior import Posterior, State
 from dyads.errors import InputError
-from dyads.learn.checkpoint import Checkpoint, fingerprint_of, resumed_chains
+from dyads.learn.checkpoint import WATCHED, Checkpoint, fingerprint_of, resumed_chains
 from dyads.learn.training import Callback, FitRun, Learned, Progress, Restart, auto_solver, train
 from dyads.metrics import effective_sample_size, log_proba, r_hat
 from dyads.model.objective import Objective
@@ -21,9 +21,6 @@ from dyads.solve.gibbs import Chain, Gibbs, burn_in_length
 from dyads.solve.minimise import Ended
 
 Array = np.ndarray[Any, Any]
-
-WATCHED = 256
-"""Number of predictions monitored for mixing: more estimate the share with a high R-hat better, and cost memory."""
 
 MIXED = 1.2
 """Largest R-hat allowed for 90% of the monitored predictions: averages need less mixing than single draws."""
@@ -71,7 +68,7 @@ def sample(
     _check(objective, checkpoint, run.validation_fraction)
     kept, held = run.split(dyads)
     fingerprint = fingerprint_of(objective, kept, solver.chains, run.values)
-    chains, seed = resumed_chains(checkpoint, fingerprint, run.seed)
+    chains, seed = resumed_chains(checkpoint, fingerprint, run.seed, objective.layout)
     trace: list[Progress] = []
     began = time.perf_counter()
     # BLAS sums in an order that depends on its number of threads.

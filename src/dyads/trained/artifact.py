@@ -1,6 +1,6 @@
 """The model file: an archive of a trained record and the metadata of its estimator.
 
-The manifest holds settings, names and encoders; the parts hold arrays (safetensors) and ids (Arrow IPC).
+The manifest holds settings, names and encoders; the arrays hold parameters, counts, features, ids and labels.
 """
 
 import os
@@ -9,22 +9,39 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from scipy import sparse
 
-from dyads.data.archive import Format, arrays_of_part, arrays_to_part, read_archive, write_archive
-from dyads.data.codes import Vocabulary
+from dyads.data.archive import LARGEST, Contents, Format, column_to_arrays, read_archive, write_archive
+from dyads.data.codes import Vocabulary, numeric_values, to_numpy
 from dyads.data.features import Encoder
-from dyads.errors import ModelFileError
-from dyads.model.loss import LOSSES
-from dyads.model.record import Draw, Entities, Known, Parts, Population, Record
-from dyads.model.structure import KINDS
+from dyads.errors import InputError, ModelFileError
+from dyads.model.loss import LOSSES, Loss
+from dyads.model.objective import L2, SCALINGS
+from dyads.model.parameters import Layout
+from dyads.model.record import Calibrator, Draw, Entities, Known, Parts, Population, Record
+from dyads.model.structure import STRUCTURES, Structure, build
+from dyads.settings import is_number
 from dyads.trained.calibration import CALIBRATORS
 
-MODEL = Format("dyads model", 4, 0, "save the model again", "fit the model again")
-POPULATION_ARRAYS = ("average", "spread", "partner_shift", "centre", "precision", "predictions")
+Array = np.ndarray[Any, Any]
+
+MODEL = Format("dyads model", 5, 0, "save the model again", "fit the model again")
 CSR_ARRAYS = ("data", "indices", "indptr")
 PLAIN_FIELDS = ("interactions", "rank", "bias", "strengths", "scaling", "implicit")
 SIDES = ("row", "col")
+FLOATS = ("F32", "F64")
+FLOAT_NAMES = {np.dtype(np.float32): "F32", np.dtype(np.float64): "F64"}
+
+MOST_RANK = 2**20
+MOST_FEATURES = 2**20
+"""Largest rank, and number of features of dyads: far beyond use, and small enough to compute sizes with."""
+
+MOST_LABEL_BYTES = 2**26
+"""Largest size of the labels in memory. NumPy gives every text the length of the longest, which a file need not."""
+
+LARGEST_SCORE = 1e30
+"""Largest bound of a score for which single precision cannot overflow."""
 
 
 def write(path: str | os.PathLike[str], record: Record, about: dict[str, Any]) -> None:
@@ -35,27 +52,31 @@ def write(path: str | os.PathLike[str], record: Record, about: dict[str, Any]) -
     known, chosen = record.known, record.parts
     # With one id set, the nodes are stored as rows.
     sets = dict(zip(SIDES, known.sets, strict=False))
+    columns = {f"{side}s": entities.ids.ids for side, entities in sets.items()}
+    columns["labels"] = _label_column(known.classes)
+    if known.relations is not None:
+        columns["relations"] = known.relations.ids
+    types: dict[str, str] = {}
     arrays = {
         "relation_counts": known.relation_counts,
         "shared_centre": known.shared_centre,
         "nonconformity": record.nonconformity,
     }
+    for name, column in columns.items():
+        types[name], stored = column_to_arrays(name, column)
+        arrays |= stored
     for side, entities in sets.items():
         arrays |= {f"{side}_counts": entities.counts, f"{side}_average_features": entities.average_features}
         if entities.features is not None:
             arrays |= {f"{side}_features_{name}": getattr(entities.features, name) for name in CSR_ARRAYS}
     for number, draw in enumerate(record.draws):
         arrays |= {f"{number}.{name}": array for name, array in _arrays_of(draw, list(sets)).items()}
-    present = {name: np.ascontiguousarray(array) for name, array in arrays.items() if array is not None}
-    parts: dict[str, Any] = {"arrays.safetensors": arrays_to_part(present)}
-    parts |= {f"{side}s.arrow": _to_ipc(entities.ids.ids) for side, entities in sets.items()}
-    if known.relations is not None:
-        parts["relations.arrow"] = _to_ipc(known.relations.ids)
     encoders = {side: entities.encoder for side, entities in sets.items()} | {"dyad": known.dyad_encoder}
     manifest = {
-        "structure": spec_to_json(chosen.structure, KINDS),
-        "loss": spec_to_json(chosen.loss, LOSSES),
-        "labels": {"dtype": known.classes.dtype.str, "order": known.classes.tolist()},
+        **types,
+        "structure": _structure_to_json(chosen.structure),
+        "loss": next(name for name, kind in LOSSES.items() if type(chosen.loss) is kind),
+        "delta": getattr(chosen.loss, "delta", None),
         "columns": [known.rows.ids.name, known.col_name],
         "relation": None if known.relations is None else known.relations.name,
         "draws": len(record.draws),
@@ -64,112 +85,296 @@ def write(path: str | os.PathLike[str], record: Record, about: dict[str, Any]) -
         **{name: getattr(chosen, name) for name in PLAIN_FIELDS},
         "about": about,
     }
-    write_archive(path, MODEL, manifest, parts)
+    write_archive(path, MODEL, manifest, {name: array for name, array in arrays.items() if array is not None})
+
+
+def _label_column(classes: Array) -> pa.Array:
+    column = pa.array(classes)
+    return column.cast(pa.large_string()) if pa.types.is_string(column.type) else column
 
 
 def _arrays_of(draw: Draw, sides: list[str]) -> dict[str, Any]:
     """The arrays of one draw, by name. With one id set, columns share all arrays of the rows but the partner shift."""
     arrays = {"theta": draw.theta, "prediction": draw.prediction, "col_partner_shift": draw.cols.partner_shift}
     for side, population in zip(sides, (draw.rows, draw.cols), strict=False):
-        arrays |= {f"{side}_{name}": getattr(population, name) for name in POPULATION_ARRAYS}
+        arrays |= {f"{side}_{name}": getattr(population, name) for name in Population.__dataclass_fields__}
     return arrays
 
 
-def read(path: str | os.PathLike[str]) -> tuple[Record, dict[str, Any]]:
-    """Read a model and the metadata of its estimator; arrays stay memory-mapped."""
-    manifest, parts = read_archive(path, MODEL)
-    try:
-        relation = manifest["relation"]
-        arrays = arrays_of_part(parts["arrays.safetensors"])
-        sides = [side for side in SIDES if f"{side}s.arrow" in parts]
-        chosen = Parts(
-            structure=spec_from_json(manifest["structure"], KINDS),
-            loss=spec_from_json(manifest["loss"], LOSSES),
-            **{name: manifest[name] for name in PLAIN_FIELDS},
-        )
-        known = Known(
-            classes=np.array(manifest["labels"]["order"], dtype=np.dtype(manifest["labels"]["dtype"])),
-            sets=tuple(
-                _entities(side, name, manifest, parts, arrays)
-                for side, name in zip(sides, manifest["columns"], strict=False)
-            ),
-            col_name=manifest["columns"][1],
-            relations=None if relation is None else Vocabulary(_from_ipc(parts["relations.arrow"]), relation),
-            relation_counts=arrays["relation_counts"],
-            shared_centre=arrays["shared_centre"],
-            dyad_encoder=_encoder("dyad", manifest),
-        )
-        record = Record(
-            parts=chosen,
-            known=known,
-            draws=tuple(_draw(arrays, number, sides) for number in range(manifest["draws"])),
-            calibrator=None if manifest["calibrator"] is None else spec_from_json(manifest["calibrator"], CALIBRATORS),
-            nonconformity=arrays.get("nonconformity"),
-        )
-    except (KeyError, TypeError) as error:
-        raise not_understood(path, error) from error
-    size, sizes = chosen.layout(known).size, {draw.theta.size for draw in record.draws}
-    if sizes != {size}:
-        raise ModelFileError(f"{path} is damaged: its draws have {sorted(sizes)} weights, expected {size}.")
-    return record, manifest["about"]
+def read(path: str | os.PathLike[str]) -> tuple[Record, Contents]:
+    """Read a model, and the contents of its file, whose field "about" holds the metadata of the estimator.
+
+    The file may come from a stranger: whatever a fit could not have written raises a `ModelFileError`.
+    """
+    contents = read_archive(path, MODEL)
+    classes = _classes(contents)
+    structure = _structure(contents, len(classes))
+    known = _known(contents, classes, structure)
+    chosen = _parts(contents, structure, known)
+    layout = chosen.layout(known)
+    # The sizes that the structure asks for are checked first: all further arrays are as large as they allow.
+    theta = contents.raw("0.theta", FLOATS, (layout.size,))
+    known = replace(known, shared_centre=contents.floats("shared_centre", layout.n_relations, layout.sizes[2]))
+    n_draws = contents.count("draws", contents.field("draws"), 1, len(contents.arrays))
+    record = Record(
+        parts=chosen,
+        known=known,
+        draws=tuple(_draw(contents, number, layout, theta.dtype) for number in range(n_draws)),
+        calibrator=_calibrator(contents, len(classes)),
+        nonconformity=contents.floats("nonconformity", None, least=0, most=1)
+        if contents.has("nonconformity")
+        else None,
+    )
+    _check_scores(contents, record)
+    return record, contents
 
 
-def _draw(arrays: dict[str, Any], number: int, sides: list[str]) -> Draw:
-    """Draw `number`: the inverse of `_arrays_of`."""
-    populations = [
-        Population(**{name: arrays[key] for name in POPULATION_ARRAYS if (key := f"{number}.{side}_{name}") in arrays})
-        for side in sides
-    ]
-    return Draw(
-        theta=arrays[f"{number}.theta"],
-        rows=populations[0],
-        cols=replace(populations[-1], partner_shift=arrays[f"{number}.col_partner_shift"]),
-        prediction=arrays.get(f"{number}.prediction"),
+def _classes(contents: Contents) -> Array:
+    column = contents.column("labels")
+    text = pa.types.is_large_string(column.type)
+    if not (text or pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or column.type == pa.bool_()):
+        raise contents.wrong("labels", "texts, numbers or booleans")
+    if len(column) < 2:
+        raise contents.wrong("labels", "two or more")
+    if text and 4 * len(column) * pc.max(pc.utf8_length(column)).as_py() > MOST_LABEL_BYTES:
+        raise contents.wrong("labels", f"texts that take at most {MOST_LABEL_BYTES} bytes at the length of the longest")
+    return to_numpy(column)
+
+
+def _structure_to_json(structure: Any) -> dict[str, Any]:
+    """The arguments of `build`. Several names may build the same structure: the first one stands for all."""
+    kind = type(structure), structure.one_set
+    return {
+        "name": next(name for name, built in STRUCTURES.items() if built == kind),
+        "reference": structure.reference,
+        "bias": structure.n_bias > 0,
+        "rank": structure.rank,
+        "n_terms": getattr(structure, "n_terms", None),
+    }
+
+
+def _structure(contents: Contents, n_labels: int) -> Structure:
+    fields = contents.typed("structure", contents.field("structure"), dict, "an object")
+    name = fields.get("name")
+    if not isinstance(name, str) or name not in STRUCTURES:
+        raise unsupported(contents, f"the structure {str(name)[:40]!r}")
+    reference = contents.count("structure (reference)", fields.get("reference"), 0, n_labels)
+    bias = contents.typed("structure (bias)", fields.get("bias"), bool, "true or false")
+    rank = contents.count("structure (rank)", fields.get("rank"), 0, MOST_RANK)
+    n_terms = fields.get("n_terms")
+    if hasattr(STRUCTURES[name][0], "n_terms"):
+        contents.count("structure (n_terms)", n_terms, 1, MOST_RANK)
+    elif n_terms is not None:
+        raise contents.wrong("structure (n_terms)", "null")
+    return build(name, n_labels, reference, bias, rank, n_terms)
+
+
+def _known(contents: Contents, classes: Array, structure: Structure) -> Known:
+    """What the training data contain, apart from the centre of shared blocks, whose size follows from the rest."""
+    sides = SIDES[:1] if structure.one_set else SIDES
+    row_name, col_name = contents.texts("columns", contents.field("columns"), 2)
+    relation = contents.typed("relation", contents.field("relation"), (str, type(None)), "a name or null")
+    relations = None if relation is None else Vocabulary(contents.column("relations"), relation)
+    n_relations = 1 if relations is None else len(relations)
+    encoders = contents.typed("encoders", contents.field("encoders"), dict, "an object")
+    names = (row_name, col_name)
+    return Known(
+        classes=classes,
+        sets=tuple(_entities(contents, side, name, encoders) for side, name in zip(sides, names, strict=False)),
+        col_name=col_name,
+        relations=relations,
+        relation_counts=contents.floats("relation_counts", n_relations, least=0),
+        shared_centre=np.zeros((n_relations, 0)),
+        dyad_encoder=_encoder(contents, "dyad", encoders, None),
     )
 
 
-def _entities(
-    side: str, name: str, manifest: dict[str, Any], parts: dict[str, Any], arrays: dict[str, Any]
-) -> Entities:
-    counts, average = arrays[f"{side}_counts"], arrays[f"{side}_average_features"]
+def _entities(contents: Contents, side: str, name: str, encoders: dict[str, Any]) -> Entities:
+    ids = contents.column(f"{side}s")
+    counts = contents.floats(f"{side}_counts", len(ids), least=0)
+    if not counts.any():
+        raise contents.wrong(f"{side}_counts", "a positive number")
+    average = contents.floats(f"{side}_average_features", None)
+    encoder = _encoder(contents, side, encoders, len(average))
     features = None
-    if f"{side}_features_data" in arrays:
-        csr = tuple(arrays[f"{side}_features_{field}"] for field in CSR_ARRAYS)
-        features = sparse.csr_array(csr, shape=(len(counts), len(average)))
+    if contents.has(f"{side}_features_data"):
+        features = _features(contents, f"{side}_features", (len(ids), len(average)))
+    elif len(average):
+        raise contents.wrong(f"{side}_features_data", "the features of all ids")
     return Entities(
-        ids=Vocabulary(_from_ipc(parts[f"{side}s.arrow"]), name),
-        counts=counts,
-        features=features,
-        average_features=average,
-        encoder=_encoder(side, manifest),
+        ids=Vocabulary(ids, name), counts=counts, features=features, average_features=average, encoder=encoder
     )
 
 
-def _encoder(side: str, manifest: dict[str, Any]) -> Encoder | None:
-    plain = manifest["encoders"][side]
-    return None if plain is None else Encoder.from_json(plain)
+def _features(contents: Contents, name: str, shape: tuple[int, int]) -> sparse.csr_array:
+    """A sparse matrix, whose indices lie within its shape: what SciPy multiplies with, it does not check."""
+    data = contents.floats(f"{name}_data", None)
+    start = contents.raw(f"{name}_indptr", ("I32", "I64"), (shape[0] + 1,))
+    place = contents.raw(f"{name}_indices", ("I32", "I64"), (len(data),))
+    if start[0] != 0 or start[-1] != len(data) or (start[1:] < start[:-1]).any() or start.dtype != place.dtype:
+        raise contents.wrong(f"{name}_indptr", f"starts of lines from 0 to {len(data)}, in order")
+    if len(place) and not (place.min() >= 0 and place.max() < shape[1]):
+        raise contents.wrong(f"{name}_indices", f"places from 0 to {shape[1] - 1}")
+    return sparse.csr_array((data, place, start), shape=shape)
 
 
-def not_understood(path: str | os.PathLike[str], error: Exception) -> ModelFileError:
-    """Build the error for an intact file that uses something this version does not support."""
-    return ModelFileError(f"{path} uses something that this version of dyads does not know ({error}). Upgrade dyads.")
+def _encoder(contents: Contents, side: str, encoders: dict[str, Any], n_features: int | None) -> Encoder | None:
+    """The encoder of one side, of at most `n_features` features; the features beyond are implicit feedback."""
+    plain = encoders.get(side)
+    if plain is None:
+        return None
+    try:
+        encoder = Encoder.from_json(plain, MOST_FEATURES if n_features is None else n_features)
+    except (InputError, pa.ArrowException, ValueError, TypeError, LookupError, OverflowError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise contents.wrong(
+            f"encoders ({side})", f"an encoder of features ({type(error).__name__}: {reason})"
+        ) from error
+    return encoder
 
 
-def _to_ipc(column: pa.Array) -> memoryview:
-    sink = pa.BufferOutputStream()
-    table = pa.table({"ids": column})
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
-    return memoryview(sink.getvalue())
+def _parts(contents: Contents, structure: Any, known: Known) -> Parts:
+    interactions = contents.count("interactions", contents.field("interactions"), 0, structure.rank)
+    rank = contents.count("rank", contents.field("rank"), 0, structure.rank)
+    if structure.rank not in (rank, interactions):
+        raise contents.wrong("rank", f"{structure.rank}, as in the structure")
+    switches = {
+        name: contents.typed(name, contents.field(name), bool, "true or false") for name in ("bias", "implicit")
+    }
+    strengths = contents.typed("strengths", contents.field("strengths"), dict, "an object")
+    scaling = contents.typed("scaling", contents.field("scaling"), str, "a name")
+    if scaling not in SCALINGS:
+        raise unsupported(contents, f"the scaling {scaling[:40]!r}")
+    chosen = Parts(
+        structure=structure,
+        loss=_loss(contents, numeric_values(known.classes)),
+        rank=rank,
+        interactions=interactions,
+        strengths=strengths,
+        scaling=scaling,
+        **switches,
+    )
+    for name in L2().strengths(chosen.layout(known), rank, switches["bias"]):
+        if not (is_number(strengths.get(name)) and 0 <= strengths[name] <= LARGEST):
+            raise contents.wrong(f"strengths ({name})", "a number, at least 0")
+    return chosen
 
 
-def _from_ipc(part: memoryview) -> pa.Array:
-    table = pa.ipc.open_file(pa.py_buffer(part)).read_all()
-    return table["ids"].combine_chunks()
+def _loss(contents: Contents, values: Array) -> Loss:
+    name = contents.typed("loss", contents.field("loss"), str, "a name")
+    if name not in LOSSES:
+        raise unsupported(contents, f"the loss {name[:40]!r}")
+    loss: Any = LOSSES[name]()
+    if not loss.ordered:
+        return loss  # type: ignore[no-any-return]
+    if not np.isfinite(values).all() or (values[1:] <= values[:-1]).any():
+        raise contents.wrong("labels", f"ascending numbers, which the loss {name!r} needs")
+    bound = loss.bind(values)
+    if hasattr(bound, "delta"):
+        delta = contents.field("delta")
+        if not is_number(delta) or delta < 0:
+            raise contents.wrong("delta", "a number, at least 0")
+        bound = bound._replace(delta=delta)
+    return bound  # type: ignore[no-any-return]
+
+
+def _draw(contents: Contents, number: int, layout: Layout, dtype: Any) -> Draw:
+    """Draw `number`: the inverse of `_arrays_of`. All draws have parameters of one dtype, and the same arrays."""
+    start, precision = f"{number}.", FLOAT_NAMES[dtype]
+    n_labels, sizes = layout.structure.n_labels, layout.sizes[:2]
+    posterior, predicted = contents.has("0.row_precision"), contents.has("0.prediction")
+    # The spreads of rows and columns are paired, so that they must have as many draws.
+    n_spread = len(contents.raw(f"{start}row_spread", FLOATS, (None, sizes[0])))
+    sides = SIDES[:1] if layout.structure.one_set else SIDES
+    shifts = {
+        side: contents.floats(f"{start}{side}_partner_shift", 0 if posterior else n, n_labels)
+        for side, n in zip(SIDES, (layout.n_rows, layout.n_cols), strict=True)
+    }
+    populations = []
+    for side, size, n in zip(sides, sizes, (layout.n_rows, layout.n_cols), strict=False):
+        matrix = predictions = None
+        if posterior:
+            matrix = contents.floats(f"{start}{side}_precision", size, size, dtype=FLOATS)
+            if not (matrix.diagonal() > 0).all():
+                raise contents.wrong(f"{start}{side}_precision", "a matrix with a positive diagonal")
+        if predicted:
+            predictions = contents.raw(f"{start}{side}_predictions", FLOATS, (n, n_labels))
+            seen = ~np.isnan(predictions).any(axis=1)
+            _check_proba(contents, f"{start}{side}_predictions", predictions[seen])
+        populations.append(
+            Population(
+                average=contents.floats(f"{start}{side}_average", size, dtype=FLOATS),
+                spread=contents.floats(f"{start}{side}_spread", n_spread, size, dtype=FLOATS),
+                partner_shift=shifts[side],
+                centre=contents.floats(f"{start}{side}_centre", size, dtype=FLOATS),
+                precision=matrix,
+                predictions=predictions,
+            )
+        )
+    prediction = None
+    if predicted:
+        prediction = contents.raw(f"{start}prediction", FLOATS, (n_labels,))
+        _check_proba(contents, f"{start}prediction", prediction[None])
+    return Draw(
+        theta=contents.floats(f"{start}theta", layout.size, dtype=(precision,)),
+        rows=populations[0],
+        cols=replace(populations[-1], partner_shift=shifts["col"]),
+        prediction=prediction,
+    )
+
+
+def _check_proba(contents: Contents, name: str, proba: Array) -> None:
+    if not ((proba >= 0).all() and np.allclose(proba.sum(axis=1), 1, atol=1e-3)):
+        raise contents.wrong(name, "probabilities, which sum to 1")
+
+
+def _calibrator(contents: Contents, n_labels: int) -> Calibrator | None:
+    plain = contents.field("calibrator")
+    if plain is None:
+        return None
+    fields = contents.typed("calibrator", plain, dict, "an object or null")
+    if not isinstance(fields.get("name"), str) or fields["name"] not in CALIBRATORS:
+        raise unsupported(contents, f"the calibrator {str(fields.get('name'))[:40]!r}")
+    try:
+        calibrator: Any = spec_from_json(fields, CALIBRATORS)
+        calibrator.check(n_labels)
+    except (InputError, TypeError, ValueError) as error:
+        raise contents.wrong("calibrator", f"a calibrator of {n_labels} labels ({error})") from error
+    return calibrator  # type: ignore[no-any-return]
+
+
+def _check_scores(contents: Contents, record: Record) -> None:
+    """Raise if scores could overflow, so that probabilities would be NaN.
+
+    The score of a label is at most a product of three entries of effective blocks, summed over the block's size, and
+    shifts. An effective block is the own block and its spread, plus features times side weights.
+    """
+    reach = 1.0
+    for entities in record.known.sets:
+        reach += float(np.abs(entities.average_features).sum())
+        if entities.features is not None and entities.features.nnz:
+            reach += float(np.abs(entities.features).sum(axis=1).max())
+    for number, draw in enumerate(record.draws):
+        sides = (
+            getattr(side, name) for side in (draw.rows, draw.cols) for name in ("average", "spread", "partner_shift")
+        )
+        largest = 2 * reach * max(_largest(part) for part in (draw.theta, *sides))
+        if max(largest, 1) ** 3 * len(draw.theta) > LARGEST_SCORE:
+            raise contents.wrong(f"{number}.theta", "parameters whose scores do not overflow")
+
+
+def _largest(array: Array) -> float:
+    """The largest magnitude, without a copy."""
+    return max(-float(array.min()), float(array.max())) if array.size else 0.0
+
+
+def unsupported(contents: Contents, what: str) -> ModelFileError:
+    """Build the error for an intact file that uses something this version does not have."""
+    return ModelFileError(f"{contents.path} uses {what}, which this version of dyads does not know. Upgrade dyads.")
 
 
 def spec_to_json(spec: Any, registry: dict[str, Any]) -> dict[str, Any]:
-    """Convert a structure, loss or calibrator to its registered name and its fields."""
+    """Convert a loss or calibrator to its registered name and its fields."""
     (name,) = (name for name, kind in registry.items() if type(spec) is kind)
     plain = np.ndarray | np.generic
     fields = {key: value.tolist() if isinstance(value, plain) else value for key, value in spec._asdict().items()}
@@ -177,7 +382,7 @@ def spec_to_json(spec: Any, registry: dict[str, Any]) -> dict[str, Any]:
 
 
 def spec_from_json(fields: dict[str, Any], registry: dict[str, Any]) -> Any:
-    """Build a structure, loss or calibrator from its registered name and its fields."""
+    """Build a loss or calibrator from its registered name and its fields."""
     kind = registry[fields["name"]]
     values = {key: value for key, value in fields.items() if key != "name"}
     return kind(**{key: np.asarray(value) if isinstance(value, list) else value for key, value in values.items()})

@@ -18,11 +18,29 @@ Array = np.ndarray[Any, Any]
 
 # --------------------------------------------------------------------------------------------------------- calibrators
 
+TEMPERATURES = (0.05, 50.0)
+"""Bounds of the search for the temperature: from 20 times sharper to 50 times flatter."""
+
+LEAST_SCALE, LARGEST = 1e-30, 1e12
+"""Least scale and largest weight of a calibrator that is read from a file: far beyond what is learnt, and finite."""
+
+
+def _check_numbers(value: Any, shape: tuple[int, ...], least: float = -LARGEST, most: float = LARGEST) -> None:
+    """Raise unless `value` is a number, or an array of numbers of this shape, from `least` to `most`."""
+    numbers = np.asarray(value)
+    if numbers.dtype.kind not in "iuf" or numbers.shape != shape:
+        raise InputError(f"Got {numbers.dtype} of shape {numbers.shape}: expected numbers of shape {shape}.")
+    if not (np.isfinite(numbers).all() and (numbers >= least).all() and (numbers <= most).all()):
+        raise InputError(f"Got numbers that are not finite, or out of range: expected {least:g} to {most:g}.")
+
 
 class Temperature(NamedTuple):
     """Temperature scaling, q_y ∝ exp(log(p_y) / temperature): sharpens or flattens, keeps the order of the labels."""
 
     temperature: float
+
+    def check(self, n_labels: int) -> None:
+        _check_numbers(self.temperature, (), least=TEMPERATURES[0] / 2, most=2 * TEMPERATURES[1])
 
     def apply(self, proba: Array) -> Array:
         return np.asarray(link(log_proba(proba) / self.temperature))
@@ -33,6 +51,10 @@ class Vector(NamedTuple):
 
     weights: Any
     bias: Any
+
+    def check(self, n_labels: int) -> None:
+        _check_numbers(self.weights, (n_labels,))
+        _check_numbers(self.bias, (n_labels,))
 
     def apply(self, proba: Array) -> Array:
         return np.asarray(link(log_proba(proba) * self.weights + self.bias))
@@ -51,6 +73,16 @@ class Logistic(NamedTuple):
     scale: float
     coefficients: Any
     intercept: Any
+
+    def check(self, n_labels: int) -> None:
+        _check_numbers(self.centre, (), least=-np.inf, most=np.inf)
+        _check_numbers(self.scale, (), least=LEAST_SCALE, most=np.inf)
+        if self.values is not None:
+            _check_numbers(self.values, (n_labels,), least=-np.inf, most=np.inf)
+            with np.errstate(over="ignore"):
+                _check_numbers((np.asarray(self.values) - self.centre) / self.scale, (n_labels,), -LARGEST, LARGEST)
+        _check_numbers(self.coefficients, (n_labels, n_labels if self.values is None else 3))
+        _check_numbers(self.intercept, (n_labels,))
 
     def summary(self, proba: Array) -> Array:
         if self.values is None:
@@ -71,6 +103,15 @@ class Isotonic(NamedTuple):
     x: Any
     y: Any
 
+    def check(self, n_labels: int) -> None:
+        knots = np.shape(self.x)[1:]
+        if len(knots) != 1 or not knots[0]:
+            raise InputError(f"Got knots of shape {np.shape(self.x)}: expected ({n_labels}, n_knots).")
+        _check_numbers(self.x, (n_labels, *knots), least=0, most=1)
+        _check_numbers(self.y, (n_labels, *knots), least=np.finfo(np.float64).tiny, most=1)
+        if (np.diff(self.x, axis=1) < 0).any():
+            raise InputError("Got knots out of order: expected ascending ones.")
+
     def apply(self, proba: Array) -> Array:
         mapped = np.stack([np.interp(p, x, y) for p, x, y in zip(proba.T, self.x, self.y, strict=True)], axis=1)
         return np.asarray(mapped / mapped.sum(axis=1, keepdims=True))
@@ -88,9 +129,6 @@ CALIBRATORS: dict[str, Any] = {
 
 KNOTS = 200
 """Number of knots an isotonic curve is stored with: more follow its steps better, and take space in the model file."""
-
-TEMPERATURES = (0.05, 50.0)
-"""Bounds of the search for the temperature: from 20 times sharper to 50 times flatter."""
 
 WEAK = 1e-3
 """Strength of the penalty that keeps a calibrator finite when there are few held-out dyads."""
