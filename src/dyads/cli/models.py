@@ -440,12 +440,19 @@ def describe(
     if as_json:
         console.show_json(dataclasses.asdict(examined))
         return
-    console.show({"": list(examined.facts), data: [str(value) for value in examined.facts.values()]})
+    facts = _described(examined.facts)
+    console.show({"": list(facts), data: list(facts.values())})
     for sentence in examined.findings:
         typer.echo(f"! {sentence}")
-    row, col = ids
-    named = f"{shlex.quote(data)} --row {shlex.quote(row)} --col {shlex.quote(col)} --label {shlex.quote(label)}"
-    typer.echo(f"Start with: dyads fit {named} {examined.advice} -o model.dyads")
+    if examined.checked:
+        held, pairs, log_loss = examined.checked["held_out"], examined.checked["pairs"], examined.checked["log_loss"]
+        title = f"Checked on {held:,} held-out pairs of {pairs:,}"
+        console.show({"predictor": list(log_loss), "log-loss": list(log_loss.values())}, title)
+    elif examined.advice is not None:
+        typer.echo("Nothing was checked: there are too few pairs to hold some out.")
+    if examined.advice is not None:
+        named = " ".join(shlex.quote(word) for word in (data, "--row", ids[0], "--col", ids[1], "--label", label))
+        typer.echo(f"Start with: dyads fit {named} {examined.advice} -o model.dyads")
 
 
 def register(app: typer.Typer) -> None:
@@ -596,6 +603,21 @@ def _show_facts(facts: dict[str, Any], as_json: bool) -> None:
         console.show_json(facts)
     else:
         console.show({"": list(facts), "value": [_worded(value) for value in facts.values()]})
+
+
+def _described(facts: Mapping[str, Any]) -> dict[str, str]:
+    """The facts of `describe` in words."""
+    words = {"pairs": _worded(facts["pairs"])}
+    for side in ("rows", "columns"):
+        column, n, labels = facts[side].values()
+        counts = f"{labels['least']:,} to {labels['most']:,} (median {labels['median']:,g})"
+        words[f"{side} ({column})"] = f"{n:,}, with {counts} labels each"
+    shares = [f"{label} {share:.1%}" for label, share in facts["labels"].items()]
+    return words | {
+        "filled": f"{facts['filled']:.2%} of all pairs",
+        "labels": _worded(shares),
+        "connected parts": _worded(facts["connected parts"]),
+    }
 
 
 def _worded(value: Any) -> str:

@@ -149,7 +149,7 @@ def _figures(
     return figures
 
 
-REMEDY = "Raise the penalty (--l2), choose it by cross-validation (--cv), or sample the posterior (--solver gibbs)."
+REMEDY = "Raise the penalties (--l2, --l2-bias), choose one by --cv, or sample the posterior (--solver gibbs)."
 """Advice for a model that is no better than marginals, in options of ``dyads fit``."""
 
 
@@ -179,8 +179,9 @@ def best_marginal(log_loss: Mapping[str, float]) -> str:
 def shortfall_of(log_loss: Mapping[str, float], pairs: str, noise: str = "") -> str:
     """The sentence of `shortfall` for the mean log-loss of each predictor on the `pairs` so called."""
     best = best_marginal(log_loss)
+    beats = "clearly beat" if log_loss["model"] < log_loss[best] else "beat"
     return (
-        f"The model does not beat {best!r}, frequencies of labels in the training data: its log-loss on {pairs} is "
+        f"The model does not {beats} {best!r}, frequencies of labels in the training data: its log-loss on {pairs} is "
         f"{log_loss['model']:.4f}, theirs {log_loss[best]:.4f}{noise}. {REMEDY}"
     )
 
