@@ -167,7 +167,7 @@ def shortfall(predictors: Mapping[str, Predictions], y: Any, sample_weight: Any 
         return ""
     size = "more" if difference > 2 * error else "not more"
     noise = f"the difference of {difference:+.4f} is {size} than twice its standard error, {error:.4f}"
-    return shortfall_of(means, "these pairs", f" ({noise})")
+    return f"{shortfall_of(means, 'these pairs', f' ({noise})')} {REMEDY}"
 
 
 def best_marginal(log_loss: Mapping[str, float]) -> str:
@@ -177,12 +177,12 @@ def best_marginal(log_loss: Mapping[str, float]) -> str:
 
 
 def shortfall_of(log_loss: Mapping[str, float], pairs: str, noise: str = "") -> str:
-    """The sentence of `shortfall` for the mean log-loss of each predictor on the `pairs` so called."""
+    """The sentence of `shortfall`, without advice, for the mean log-loss of each predictor on the `pairs` so called."""
     best = best_marginal(log_loss)
     beats = "clearly beat" if log_loss["model"] < log_loss[best] else "beat"
     return (
         f"The model does not {beats} {best!r}, frequencies of labels in the training data: its log-loss on {pairs} is "
-        f"{log_loss['model']:.4f}, theirs {log_loss[best]:.4f}{noise}. {REMEDY}"
+        f"{log_loss['model']:.4f}, theirs {log_loss[best]:.4f}{noise}."
     )
 
 
