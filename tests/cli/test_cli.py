@@ -431,17 +431,18 @@ def test_names_of_files_and_columns_are_shown_as_they_are(run, here):
 
 
 def test_facts_are_numbers_in_json_and_labels_are_cut_on_a_terminal(run, here):
-    many = pd.DataFrame({"a": np.arange(90) % 9, "b": np.arange(90) % 7, "label": [f"name-{i}" for i in range(90)]})
+    many = pd.DataFrame({"a": np.arange(90) % 9, "b": np.arange(90) % 7, "label": [f"n{i}" for i in range(90)]})
     many.to_csv("many.csv", index=False)
     _, out, _ = run("describe", "many.csv", "--json")
     facts = json.loads(out)["facts"]
     assert facts["pairs"] == 90
     assert facts["rows"] == {"column": "a", "ids": 9, "labels of an id": {"least": 10, "median": 10, "most": 10}}
     assert facts["filled"] == pytest.approx(1)
-    assert facts["labels"]["name-7"] == pytest.approx(1 / 90)
+    assert facts["labels"]["n7"] == pytest.approx(1 / 90)
     _, out, _ = run("describe", "many.csv")
-    assert "name-11 1.1%, ... (90)" in out.replace("name-19", "name-11")
-    assert out.count("name-") == 12
+    assert "n0 1.1%, n1 1.1%, n10 1.1%" in out
+    assert "n19 1.1%, ... (90)" in out
+    assert "n2 1.1%" not in out
 
 
 def test_data_sets_are_listed(run, monkeypatch, here):

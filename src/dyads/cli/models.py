@@ -93,7 +93,7 @@ def fit(
     import pyarrow as pa
 
     from dyads.estimators.kinds import ESTIMATORS
-    from dyads.estimators.selection import REMEDY, SEARCHES, best_marginal, shortfall_of
+    from dyads.estimators.selection import SEARCHES, best_marginal, shortfall_of
 
     console.check_model_output(output, force)
     if (relation is not None) != (kind == "relational"):
@@ -158,8 +158,7 @@ def fit(
     if not model.held_out_:
         console.say("The model was fitted to these pairs: judge it on others (dyads split, then dyads evaluate).")
     if log_loss["model"] >= log_loss[best_marginal(log_loss)]:
-        remedy = "Raise --l2-bias, or sample the posterior (--solver gibbs)." if cv else REMEDY
-        console.say(f"{shortfall_of(log_loss, pairs)} {remedy}")
+        console.say(shortfall_of(model, log_loss, pairs))
 
 
 def _log_loss_of_fit(model: Any, X: Any, y: Any, weight: Any) -> tuple[dict[str, float], str]:
@@ -264,7 +263,7 @@ def evaluate(
         for regime, (n, table) in selection.turned(figures).items():
             title = f"{model_file.name} on {data}" if regime == "all" else f"Of these, {regime}"
             console.show(table, f"{title}: {n:,} pairs")
-    sentence = selection.shortfall(predictors, y, sample_weight)
+    sentence = selection.shortfall(model, predictors, y, sample_weight)
     if sentence:
         console.say(sentence)
 

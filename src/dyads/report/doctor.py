@@ -227,7 +227,7 @@ class _Trial:
         fewer labels per column than the table, and so wants stronger penalties than the table does: on a sample only
         weaker ones are tried.
         """
-        self._judge("")
+        self._judge("", {})
         best = ""
         for factor in (1 / STEP,) if self.is_sample else (1 / STEP, STEP):
             for step in range(1, MAX_STEPS + 1):
@@ -243,13 +243,13 @@ class _Trial:
     def _judge_penalty(self, l2: float) -> str:
         """Judge a penalty on latent weights and return its options: those of rank 0 if none of the weights is left."""
         options = f"--l2 {l2:g}"
-        if self._judge(options, l2=l2).record_.models[0].latent_size() < VANISHED:
+        if self._judge(options, {"l2": l2}).record_.models[0].latent_size() < VANISHED:
             del self.losses[options]
             options = "--rank 0"
-            self._judge(options, rank=0)
+            self._judge(options, {"rank": 0})
         return options
 
-    def _judge(self, options: str, **settings: Any) -> LFL:
+    def _judge(self, options: str, settings: dict[str, Any]) -> LFL:
         """Fit a candidate on each training part, keep its losses on the held-out parts, and return the last model."""
         losses: dict[str, list[Array]] = {}
         for train, held in self.folds:

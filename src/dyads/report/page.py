@@ -84,7 +84,7 @@ def _metrics(model: Any, predictors: dict[str, Predictions], truth: Array) -> di
     intervals = {metrics.TITLES[name]: _interval(loss) for name, loss in _losses(model, predictors, truth).items()}
     rows = [[title, ours + intervals.get(title, ""), *others] for title, ours, *others in _written(figures)]
     _, first, *marginals = figures
-    sentence = shortfall(predictors, truth)
+    sentence = shortfall(model, predictors, truth)
     section = _rows(["metric", f"{first} (90% interval)", *marginals], rows)
     regimes = [
         f"<h3>{html.escape(regime)}: {n:,} pairs</h3>{_rows(list(columns), _written(columns))}"
