@@ -11,6 +11,7 @@ import pytest
 import dyads
 from dyads import Gibbs, LFLClassifier, LFLLink, LFLOrdinal, LFLRelational
 from dyads.datasets.synthetic import make_nominal, make_relations, make_store
+from dyads.metrics import TITLES
 from dyads.report import page
 
 pytest.importorskip("matplotlib")
@@ -93,19 +94,19 @@ def test_a_page_of_any_kind_of_model_tells_its_kind_its_figures_and_its_pairs(mo
     assert re.findall('<img alt="(.*?)"', text)[3:] == maps
 
     shown = lines(text)
-    judged = {name: column[-1] for name, column in dyads.evaluate(model, X, y).to_pydict().items()}
-    figures = [f"{value:.4f}" for name, value in judged.items() if name not in ("regime", "n")]
-    assert shown["all"] == [f"{len(y)}", *figures]
-    names = {"log-loss": "log_loss", "Brier score": "brier_score", "accuracy": "accuracy"}
-    if isinstance(model, LFLOrdinal):
-        names["mean absolute error"] = "mean_absolute_error"
-    for title, name in names.items():
-        mean, low, high = map(float, re.findall(r"[\d.]+", shown[title][0]))
-        assert f"{mean:.4f}" == f"{judged[name]:.4f}"
-        assert low < mean < high
-        assert len(shown[title]) == 4, "beside the marginals of all labels, of rows and of columns"
+    judged = {name: column for name, column in dyads.evaluate(model, X, y).to_pydict().items() if name in TITLES}
+    n_predictors = 5 if isinstance(model, LFLRelational) else 4
+    for name, column in judged.items():
+        first, *others = shown[TITLES[name]]
+        model_figure, *marginals = (f"{figure:.4f}" for figure in column[-n_predictors:])
+        assert others == marginals, "the training marginals on the same pairs, as in evaluate"
+        if name in ("log_loss", "brier_score", "accuracy", "mean_absolute_error"):
+            mean, low, high = re.findall(r"[\d.]+", first)
+            assert mean == model_figure
+            assert float(low) < float(mean) < float(high)
+        else:
+            assert first == model_figure
     assert ("mean absolute error" in shown) == isinstance(model, LFLOrdinal)
-    assert shown["class-wise calibration error"][0] == f"{judged['classwise_ece']:.4f}"
 
     kept = json.loads(re.search('id="data">(.*?)</script>', text)[1])
     if isinstance(model, LFLRelational):
@@ -119,6 +120,19 @@ def test_a_page_of_any_kind_of_model_tells_its_kind_its_figures_and_its_pairs(mo
     each = np.repeat(model.row_ids_, len(model.col_ids_)), np.tile(model.col_ids_, len(model.row_ids_))
     expected = model.predict_proba(dict(zip(X, each, strict=True)))
     np.testing.assert_allclose(held.reshape(expected.shape), expected, atol=1e-5)
+
+
+def test_a_page_says_if_marginals_do_as_well_and_shows_new_ids_apart():
+    rng = np.random.default_rng(0)
+    X = {"user": rng.integers(0, 20, 300), "item": rng.integers(0, 15, 300)}
+    y, train = rng.integers(0, 3, 300), X["user"] > 2
+    train &= np.arange(300) < 200
+    model = LFLClassifier(rank=0, l2=dyads.L2(bias=0.1)).fit({name: ids[train] for name, ids in X.items()}, y[train])
+    text = page.report_page(model, {name: ids[~train] for name, ids in X.items()}, y[~train], "x")
+    assert "The model does not beat &#x27;all labels&#x27;" in text
+    new = np.isin(X["user"], [0, 1, 2]).sum()
+    assert f"<h3>new row: {new} pairs</h3>" in text
+    assert f"<h3>known: {(~train).sum() - new} pairs</h3>" in text
 
 
 def test_large_models_keep_the_page_small(store, monkeypatch):

@@ -26,6 +26,7 @@ from dyads.estimators.settings import (
     engine_of,
     is_count,
     is_list,
+    is_object,
     is_table,
     to_json,
 )
@@ -52,6 +53,7 @@ SAVED: dict[str, Callable[[Any], bool]] = {
     "objective_": lambda value: type(value) in (int, float),
     "solver_": lambda value: type(value) is str and value in SOLVERS,
     "trace_": lambda value: is_table(value, Progress._fields),
+    "held_out_": lambda value: is_object(value, int, float),
 }
 """Attributes in a model file besides the `Record` and the parameters, and what a value read from a file must be."""
 
@@ -145,6 +147,20 @@ class Predictor(ClassifierMixin, NestedParameters):
             support=support(record.known, *codes[:2]),
             decide=self.decide,
         )
+
+    def marginals(self, X: Any) -> dict[str, Predictions]:
+        """Predictions for the dyads of X by label frequencies of the training data alone: what a model has to beat.
+
+        By name: "all labels" are the frequencies of all training dyads; "labels by user", for an id column called
+        "user", those of the training dyads of the same id, drawn towards the former (`LabelCounts.smoothed`). There
+        is one for each id column. Labels are decided as by `predict`.
+        """
+        record, codes, _ = self._look_up(X, None, None)
+        counted = support(record.known, *codes[:2])
+        return {
+            name: Predictions(classes=self.classes_, scores=None, proba=proba, support=counted, decide=self.decide)
+            for name, proba in record.marginals(codes).items()
+        }
 
     def predict_proba(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Array:
         """Probability of each label (n, n_labels); columns in the order of `classes_`. See `predictions`."""

@@ -211,6 +211,11 @@ def is_list(value: Any, *kinds: type) -> bool:
     return type(value) is list and all(type(item) in kinds for item in value)
 
 
+def is_object(value: Any, *kinds: type) -> bool:
+    """Whether a JSON value is an object of values of these types."""
+    return type(value) is dict and is_list(list(value.values()), *kinds)
+
+
 def is_table(value: Any, columns: Sequence[str], numbers: Sequence[str] = ()) -> bool:
     """Whether a JSON value is an object of columns, lists of numbers of one length, and of single numbers, by name."""
     return (

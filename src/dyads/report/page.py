@@ -12,15 +12,13 @@ from string import Template
 from typing import Any
 
 import numpy as np
-from sklearn.model_selection import KFold
 
 from dyads import metrics, report
 from dyads.data.codes import label_codes, numeric_values, read_labels
 from dyads.data.tables import named_arrays, named_values
 from dyads.errors import InputError, UnknownIdWarning
-from dyads.estimators.baselines import Marginals
-from dyads.estimators.selection import by_regime
-from dyads.trained.predictions import predictions_of
+from dyads.estimators.selection import by_regime, predictors_of, shortfall, turned
+from dyads.trained.predictions import Predictions
 
 Array = np.ndarray[Any, Any]
 
@@ -29,9 +27,6 @@ LOOKED_UP = 2_000_000
 
 DRAWS = 500
 """Bootstrap samples of the pairs for the intervals of metrics: more take longer and make the bounds less noisy."""
-
-FEWEST_DYADS = 10
-"""Fewest pairs for baselines: below it, a fold has too few pairs to count labels on."""
 
 SHOWN = 5
 """Number of predictions in the tables of the most and of the least certain ones."""
@@ -45,12 +40,11 @@ def report_page(model: Any, X: Any, y: Any, name: str, *, row_features: Any = No
     truth = read_labels(y)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnknownIdWarning)
-        predictions = predictions_of(model, X, row_features, col_features)
-        proba, predicted = predictions.proba, predictions.labels
+        predictors = predictors_of(model, X, row_features, col_features)
+        proba, predicted = predictors["model"].proba, predictors["model"].labels
         sections = {
             "facts": _facts(model, truth),
-            "metrics": _metrics(model, X, truth, proba, predicted),
-            "regimes": _table(by_regime(predictions, y, ordered=hasattr(model, "predict_mean"))),
+            **_metrics(model, predictors, truth),
             "pictures": _pictures(model, truth, proba, predicted),
             "certain": _certain(model, X, features, truth, proba, most=True),
             "uncertain": _certain(model, X, features, truth, proba, most=False),
@@ -80,60 +74,53 @@ def _facts(model: Any, truth: Array) -> str:
     return f"<dl>{''.join(lines)}</dl>"
 
 
-def _losses(model: Any, truth: Array, proba: Array, predicted: Array) -> dict[str, Array]:
-    """Loss or score of each pair, by metric; the metrics are their means."""
-    code = label_codes(truth, model.classes_)
+def _metrics(model: Any, predictors: dict[str, Predictions], truth: Array) -> dict[str, str]:
+    """The sections of metrics, next to the marginals of the training data: of all pairs, and by regime.
+
+    In the first, metrics that are means over pairs have 90% intervals, and a sentence says if marginals do as well.
+    """
+    tables = turned(by_regime(predictors, truth, ordered=hasattr(model, "predict_mean")))
+    _, figures = tables.pop("all")
+    intervals = {metrics.TITLES[name]: _interval(loss) for name, loss in _losses(model, predictors, truth).items()}
+    rows = [[title, ours + intervals.get(title, ""), *others] for title, ours, *others in _written(figures)]
+    _, first, *marginals = figures
+    sentence = shortfall(model, predictors, truth)
+    section = _rows(["metric", f"{first} (90% interval)", *marginals], rows)
+    regimes = [
+        f"<h3>{html.escape(regime)}: {n:,} pairs</h3>{_rows(list(columns), _written(columns))}"
+        for regime, (n, columns) in tables.items()
+    ]
+    return {
+        "metrics": section + (f"<p>{html.escape(sentence)}</p>" if sentence else ""),
+        "regimes": "".join(regimes) or "<p>All rows and columns of these pairs had labels in training.</p>",
+    }
+
+
+def _written(columns: dict[str, list[Any]]) -> list[list[str]]:
+    """The rows of a table of `turned`: a metric, and its figures to four digits."""
+    return [[title, *(f"{figure:.4f}" for figure in rest)] for title, *rest in zip(*columns.values(), strict=True)]
+
+
+def _losses(model: Any, predictors: dict[str, Predictions], truth: Array) -> dict[str, Array]:
+    """Loss or score of the model for each pair, by metric; the metrics are their means."""
+    predictions, classes = predictors["model"], model.classes_
     losses = {
-        "log-loss": metrics.log_losses(truth, proba, model.classes_),
-        "Brier score": metrics.brier_scores(truth, proba, model.classes_),
-        "accuracy": (predicted == truth).astype(float),
+        "log_loss": metrics.log_losses(truth, predictions.proba, classes),
+        "brier_score": metrics.brier_scores(truth, predictions.proba, classes),
+        "accuracy": (predictions.labels == truth).astype(float),
     }
     if hasattr(model, "predict_mean"):
-        values = numeric_values(model.classes_)
-        label = values[label_codes(predicted, model.classes_)]
-        losses["mean absolute error"] = np.abs(label - values[code])
+        values = numeric_values(classes)
+        losses["mean_absolute_error"] = np.abs(values[predictions.codes] - values[label_codes(truth, classes)])
     return losses
 
 
-def _metrics(model: Any, X: Any, truth: Array, proba: Array, predicted: Array) -> str:
-    """Table of metrics with 90% intervals, next to baselines: cross-validated label frequencies of the same pairs."""
-    table = named_values(X)
-    columns = {ids.name: np.asarray(table[ids.name]) for ids in model.record_.known.vocabularies[:2]}
-    ours = _losses(model, truth, proba, predicted)
-    baselines = {
-        "all labels": "all",
-        f"the {model.record_.known.vocabularies[0].name}'s labels": "row",
-        f"the {model.record_.known.vocabularies[1].name}'s labels": "col",
-    }
-    counted: dict[str, dict[str, float]] = {}
-    for title, of in baselines.items() if len(truth) >= FEWEST_DYADS else ():
-        baseline_proba = np.empty_like(proba)
-        for train, test in KFold(5, shuffle=True, random_state=0).split(truth):
-            if len(np.unique(truth[train])) < 2:
-                break
-            marginal = Marginals(of).fit({name: column[train] for name, column in columns.items()}, truth[train])
-            test_proba = marginal.predict_proba({name: column[test] for name, column in columns.items()})
-            baseline_proba[test] = 0
-            baseline_proba[np.ix_(test, np.searchsorted(model.classes_, marginal.classes_))] = test_proba
-        else:
-            label = model.classes_[model.decide(baseline_proba)]
-            losses = _losses(model, truth, baseline_proba, label)
-            counted[title] = {name: float(loss.mean()) for name, loss in losses.items()}
+def _interval(losses: Array) -> str:
+    """A 90% bootstrap interval of the mean, as text."""
     rng = np.random.default_rng(0)
-    rows = []
-    for name, loss in ours.items():
-        draws = [loss[rng.integers(0, len(loss), len(loss))].mean() for _ in range(DRAWS)]
-        low, high = np.quantile(draws, [0.05, 0.95])
-        rows.append(
-            [
-                name,
-                f"{loss.mean():.4f} ({low:.4f} to {high:.4f})",
-                *(f"{means[name]:.4f}" for means in counted.values()),
-            ]
-        )
-    ece = metrics.classwise_ece(truth, proba, model.classes_)
-    rows.append(["class-wise calibration error", f"{ece:.4f}", *[""] * len(counted)])
-    return _rows(["metric", "the model (90% interval)", *counted], rows)
+    draws = [losses[rng.integers(0, len(losses), len(losses))].mean() for _ in range(DRAWS)]
+    low, high = np.quantile(draws, [0.05, 0.95])
+    return f" ({low:.4f} to {high:.4f})"
 
 
 def _rows(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -146,22 +133,6 @@ def _rows(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         f'<div class="wide" tabindex="0" role="region" aria-label="{html.escape(", ".join(header))}"><table>'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
-
-
-def _table(table: Any) -> str:
-    columns = {name: list(column) for name, column in named_values(table).items()}
-    columns = {
-        name: [getattr(value, "as_py", lambda value=value: value)() for value in column]
-        for name, column in columns.items()
-    }
-    lines = [
-        [
-            f"{value:.4f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
-            for value in row
-        ]
-        for row in zip(*columns.values(), strict=True)
-    ]
-    return _rows([name.replace("_", " ") for name in columns], lines)
 
 
 def _pictures(model: Any, truth: Array, proba: Array, predicted: Array) -> str:

@@ -14,6 +14,7 @@ from scipy import sparse
 
 from dyads.data.archive import LARGEST, Contents, Format, column_to_arrays, read_archive, write_archive
 from dyads.data.codes import Vocabulary, numeric_values, to_numpy
+from dyads.data.dyads import LabelCounts
 from dyads.data.features import Encoder
 from dyads.errors import InputError, ModelFileError
 from dyads.model.loss import LOSSES, Loss
@@ -30,6 +31,7 @@ MODEL = Format("dyads model", 5, 0, "save the model again", "fit the model again
 CSR_ARRAYS = ("data", "indices", "indptr")
 PLAIN_FIELDS = ("interactions", "rank", "bias", "strengths", "scaling", "implicit")
 SIDES = ("row", "col")
+LABEL_COUNTS = (*SIDES, "relation")
 FLOATS = ("F32", "F64")
 FLOAT_NAMES = {np.dtype(np.float32): "F32", np.dtype(np.float64): "F64"}
 
@@ -61,6 +63,7 @@ def write(path: str | os.PathLike[str], record: Record, about: dict[str, Any]) -
         "relation_counts": known.relation_counts,
         "shared_centre": known.shared_centre,
         "nonconformity": record.nonconformity,
+        **{f"{of}_label_counts": getattr(known.label_counts, of) for of in LABEL_COUNTS},
     }
     for name, column in columns.items():
         types[name], stored = column_to_arrays(name, column)
@@ -178,12 +181,17 @@ def _known(contents: Contents, classes: Array, structure: Structure) -> Known:
     n_relations = 1 if relations is None else len(relations)
     encoders = contents.typed("encoders", contents.field("encoders"), dict, "an object")
     names = (row_name, col_name)
+    sets = tuple(_entities(contents, side, name, encoders) for side, name in zip(sides, names, strict=False))
+    lengths = zip(LABEL_COUNTS, (len(sets[0]), len(sets[-1]), n_relations), strict=True)
     return Known(
         classes=classes,
-        sets=tuple(_entities(contents, side, name, encoders) for side, name in zip(sides, names, strict=False)),
+        sets=sets,
         col_name=col_name,
         relations=relations,
         relation_counts=contents.floats("relation_counts", n_relations, least=0),
+        label_counts=LabelCounts(
+            *(contents.floats(f"{of}_label_counts", n, len(classes), least=0) for of, n in lengths)
+        ),
         shared_centre=np.zeros((n_relations, 0)),
         dyad_encoder=_encoder(contents, "dyad", encoders, None),
     )
