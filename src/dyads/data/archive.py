@@ -138,8 +138,8 @@ class Contents:
     ) -> Array:
         """An array of finite floats between `least` and `most`."""
         array = self.raw(name, dtype, shape)
-        # NaN makes both extremes NaN, so that neither comparison holds.
-        if array.size and not (least <= array.min() and array.max() <= most):
+        # If there is a NaN, both extremes are NaN. NumPy would round the bounds to single precision.
+        if array.size and not (least <= float(array.min()) and float(array.max()) <= most):
             raise self.wrong(name, f"numbers from {least:g} to {most:g}")
         return array
 

@@ -24,6 +24,9 @@ CHAINS = Format("dyads chain", 5, 0, START_OVER, START_OVER)
 WATCHED = 256
 """Number of predictions monitored for mixing: more estimate the share with a high R-hat better, and cost memory."""
 
+LARGEST = 1e9
+"""Largest magnitude of a parameter in a checkpoint, and of one over a scale: beyond any chain, without overflow."""
+
 CHECKPOINT_SECONDS = 60.0
 """Seconds between checkpoints: an interruption loses at most about a minute, and writing takes a negligible share."""
 
@@ -102,16 +105,22 @@ def _states(contents: Contents, start: str, layout: Layout, first: tuple[int, ..
     row, col, shared = layout.sizes
     sizes = [row] if layout.structure.one_set else [row, col]
     sizes += [shared] if layout.n_relations > 1 else []
-    arrays = {
-        "theta": contents.floats(f"{start}theta", *first, layout.size, dtype=(dtype,)),
-        "side_precision": contents.floats(f"{start}side_precision", *first, 3, least=0, dtype=(dtype,)),
+    bounds = {
+        "theta": -LARGEST,
+        "mean": -LARGEST,
+        "precision": -LARGEST,
+        "scale": 1 / LARGEST,
+        "side_precision": 1 / LARGEST,
     }
+
+    def take(name: str, number: str, *shape: int) -> Array:
+        bound = bounds[name]
+        return contents.floats(f"{start}{name}{number}", *first, *shape, least=bound, most=LARGEST, dtype=(dtype,))
+
+    arrays = {"theta": take("theta", "", layout.size), "side_precision": take("side_precision", "", 3)}
     for i, size in enumerate(sizes):
         shapes = {"mean": (size,), "precision": (size, size), "scale": (size,)}
-        arrays |= {
-            f"{name}{i}": contents.floats(f"{start}{name}{i}", *first, *shape, dtype=(dtype,))
-            for name, shape in shapes.items()
-        }
+        arrays |= {f"{name}{i}": take(name, str(i), *shape) for name, shape in shapes.items()}
         try:
             np.linalg.cholesky(arrays[f"precision{i}"].astype(np.float64))
         except np.linalg.LinAlgError as error:
