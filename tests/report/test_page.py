@@ -1,6 +1,8 @@
 """The report: one self-contained page that says what it should, opens in a browser, and looks pairs up."""
 
 import base64
+import datetime
+import html
 import json
 import re
 import shutil
@@ -26,16 +28,26 @@ def store():
 def path(store, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "report.html"
     model, test = store
-    path.write_text(page.report_page(model, test.X, test.y, "<store>"))
+    page.report(model, test.X, test.y, path, model_name="<store>", data_name="test.csv")
     return path
 
 
 def test_the_page_needs_nothing_else(path):
     text = path.read_text()
-    assert not re.search(r"(src|href)=\"(?!data:)", text)
-    assert "http://" not in re.sub(r"data:[^\"]*", "", text)
+    assert not re.search(r"(src|href)=\"(?!data:|#)", text)
+    assert "http://" not in text
     assert "<store>" not in text, "names are escaped"
-    assert text.count("<img alt=") == 5
+    assert text.count("<figure>") == 5
+
+
+def test_the_page_tells_of_what_and_when_it_is(store):
+    model, test = store
+    day = datetime.date(2026, 11, 16)
+    text = page.report_page(model, test.X, test.y, model_name="m.dyads", data_name="a & b.csv", date=day)
+    assert "<h1>Report on m.dyads</h1>" in text
+    assert f"<dd>{len(test.y):,} pairs of a &amp; b.csv</dd>" in text
+    assert f"Written on 2026-11-16 by dyads {dyads.__version__}." in text
+    assert "`" not in text.split("<script")[0]
 
 
 def nominal():
@@ -56,56 +68,70 @@ def relations():
     return tuple(({name: column[kept] for name, column in X.items()}, y[kept]) for kept in (train, ~train))
 
 
-def lines(text):
-    """The lines of all tables of a page, by what they begin with."""
-    found = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', text)
-    return {first: re.findall("<td>(.*?)</td>", others) for first, others in found}
+def table_after(heading, text):
+    """The lines of the table below a heading, by what they begin with; under "", its head."""
+    table = text.split(f"<h2>{heading}</h2>")[1].split("</table>")[0]
+    body = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', table)
+    cells = {first: [re.sub("<.*?>", "", cell) for cell in re.findall("<td.*?</td>", rest)] for first, rest in body}
+    return {"": re.findall(r'<th scope="col".*?>(.*?)</th>', table)} | cells
 
 
 GIBBS = LFLOrdinal(rank=2, solver=Gibbs(sweeps=5), random_state=0)
-MAPS = ["Map of rows by their latent weights", "Map of columns by their latent weights"]
+CURVE, TRACE = "Training: objective by iteration", "Trace of the sampler: level after the burn-in if it has mixed"
+ROWS, COLUMNS = ("Map of {} ({}): near points have similar labels".format(what, "{}") for what in ("rows", "columns"))
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(
-    ("model", "data", "is_a", "trained", "maps"),
+    ("model", "data", "is_a", "trained", "drawn"),
     [
-        (LFLOrdinal(rank=1), nominal, "LFLOrdinal, stereotype, rank 1", "lbfgs, ", []),
+        (LFLOrdinal(rank=1), nominal, "LFLOrdinal, stereotype, rank 1", "lbfgs, ", [CURVE]),
         pytest.param(
-            *(GIBBS, nominal, "LFLOrdinal, stereotype, rank 2", r"\d+ draws of the posterior, 5 ", MAPS),
+            *(GIBBS, nominal, "LFLOrdinal, stereotype, rank 2", r"\d+ draws of the posterior, 5 "),
+            [TRACE, ROWS, COLUMNS],
             marks=pytest.mark.xdist_group("blocks"),
         ),
-        (LFLClassifier(rank=0), nominal, "LFLClassifier, bilinear, rank 0", "lbfgs, ", []),
-        (LFLLink(rank=2), links, "LFLLink, bilinear, rank 2", "lbfgs, ", MAPS[:1]),
-        (LFLRelational(rank=2), relations, "LFLRelational, diagonal, rank 2", "lbfgs, ", MAPS),
+        (LFLClassifier(rank=0), nominal, "LFLClassifier, bilinear, rank 0", "lbfgs, ", [CURVE]),
+        (LFLLink(rank=2), links, "LFLLink, bilinear, rank 2", "lbfgs, ", [CURVE, ROWS]),
+        (LFLRelational(rank=2), relations, "LFLRelational, diagonal, rank 2", "lbfgs, ", [CURVE, ROWS, COLUMNS]),
     ],
     ids=["ordinal", "posterior", "classifier", "link", "relational"],
 )
-def test_a_page_of_any_kind_of_model_tells_its_kind_its_figures_and_its_pairs(model, data, is_a, trained, maps):
+def test_a_page_of_any_kind_of_model_tells_its_kind_its_figures_and_its_pairs(model, data, is_a, trained, drawn):
     train, (X, y) = data()
-    text = page.report_page(model.fit(*train), X, y, "x")
+    text = page.report_page(model.fit(*train), X, y)
     facts = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", text))
     assert facts["model"] == is_a
     assert re.match(trained, facts["trained"])
     assert facts["rows"] == f"{len(model.row_ids_)} ids of {next(iter(X))}"
     assert facts["tested on"] == f"{len(y)} pairs"
-    assert facts["their labels"] == ", ".join(f"{label} {(y == label).mean():.1%}" for label in model.classes_)
-    assert re.findall('<img alt="(.*?)"', text)[3:] == maps
+    names = iter(X)
+    titles = [title.format(next(names)) if "Map" in title else title for title in drawn]
+    assert re.findall("<figcaption>(.*?)</figcaption>", text)[2:] == titles
 
-    shown = lines(text)
-    judged = {name: column[-1] for name, column in dyads.evaluate(model, X, y).to_pydict().items()}
-    figures = [f"{value:.4f}" for name, value in judged.items() if name not in ("regime", "n")]
-    assert shown["all"] == [f"{len(y)}", *figures]
+    shares = table_after("Labels", text)
+    for label, mean in zip(model.classes_, model.predict_proba(X).mean(axis=0), strict=True):
+        assert shares[str(label)] == [f"{(y == label).sum():,}", f"{(y == label).mean():.2%}", f"{mean:.2%}"]
+
+    shown = table_after("Metrics", text)
+    judged = dyads.evaluate(model, X, y).to_pydict()
+    all_pairs = {name: column[-1] for name, column in judged.items()}
     names = {"log-loss": "log_loss", "Brier score": "brier_score", "accuracy": "accuracy"}
     if isinstance(model, LFLOrdinal):
         names["mean absolute error"] = "mean_absolute_error"
     for title, name in names.items():
         mean, low, high = map(float, re.findall(r"[\d.]+", shown[title][0]))
-        assert f"{mean:.4f}" == f"{judged[name]:.4f}"
+        assert f"{mean:.4f}" == f"{all_pairs[name]:.4f}"
         assert low < mean < high
         assert len(shown[title]) == 4, "beside the marginals of all labels, of rows and of columns"
     assert ("mean absolute error" in shown) == isinstance(model, LFLOrdinal)
-    assert shown["class-wise calibration error"][0] == f"{judged['classwise_ece']:.4f}"
+    assert shown["class-wise calibration error"][0] == f"{all_pairs['classwise_ece']:.4f}"
+
+    by_regime = table_after("Known and new ids", text)
+    assert by_regime.pop("") == ["metric", "known"], "all pairs have known ids: their figures are there once"
+    assert by_regime["pairs"] == [f"{len(y)}"]
+    assert by_regime["AUC"] == [f"{all_pairs['auc']:.4f}"]
+    assert shown.keys() - {""} <= by_regime.keys(), "both tables have the same names of metrics"
 
     kept = json.loads(re.search('id="data">(.*?)</script>', text)[1])
     if isinstance(model, LFLRelational):
@@ -124,11 +150,74 @@ def test_a_page_of_any_kind_of_model_tells_its_kind_its_figures_and_its_pairs(mo
 def test_large_models_keep_the_page_small(store, monkeypatch):
     model, test = store
     monkeypatch.setattr(page, "LOOKED_UP", 300)
-    text = page.report_page(model, test.X, test.y, "x")
+    text = page.report_page(model, test.X, test.y)
     found, note = page._lookup(model, {})
     assert len(found["rows"]) * len(found["cols"]) * 3 <= 300
     assert "with the most labels" in note
     assert note in text
+
+
+def test_new_ids_have_figures_of_their_own(store):
+    model, test = store
+    new = {name: np.where(np.arange(len(test.y)) % 2, column, "new") for name, column in test.X.items()}
+    shown = table_after("Known and new ids", page.report_page(model, new, test.y))
+    assert shown[""] == ["metric", "known", "both new", "all"]
+    assert shown["pairs"] == [f"{len(test.y) // 2:,}", f"{-(-len(test.y) // 2):,}", f"{len(test.y):,}"]
+
+
+def test_weights_count_in_every_figure(store):
+    model, test = store
+    weight = 1.0 + (test.y == "viewed") + 2 * (np.arange(len(test.y)) % 3 == 0)
+    repeated = np.repeat(np.arange(len(test.y)), weight.astype(int))
+    text = page.report_page(model, test.X, test.y, sample_weight=weight)
+    same = page.report_page(model, {name: column[repeated] for name, column in test.X.items()}, test.y[repeated])
+    weighted, counted = (table_after("Known and new ids", each) for each in (text, same))
+    assert {name: line for name, line in weighted.items() if name != "pairs"} == {
+        name: line for name, line in counted.items() if name != "pairs"
+    }
+    for label, line in table_after("Labels", same).items():
+        assert table_after("Labels", text)[label][1:] == line[1:]
+    assert "Confusion: summed weights" in text
+    assert f"sum to {weight.sum():,.6g}" in text
+    figures = [re.findall(r"<text [^>]*>([\d,]+)</text>", each.split("<figure>")[2]) for each in (text, same)]
+    assert figures[0] == figures[1]
+    assert len(figures[0]) == 9
+
+
+def test_a_pair_that_the_data_repeat_is_shown_once(store):
+    model, test = store
+    many, proba = {name: np.tile(column, 4) for name, column in test.X.items()}, model.predict_proba(test.X)
+    for most in (True, False):
+        shown = page._certain(model, many, {}, np.tile(test.y, 4), np.tile(proba, (4, 1)), most=most)
+        assert shown == page._certain(model, test.X, {}, test.y, proba, most=most)
+
+
+def test_the_parts_of_a_prediction_add_up_to_its_log_odds_whichever_label_is_the_reference():
+    (X, y), (Z, truth) = links()
+    for reference in (False, True):
+        model = LFLLink(rank=0, reference=reference).fit(X, y)
+        proba = model.predict_proba(Z)
+        shown = page._certain(model, Z, {}, truth, proba, most=True)
+        table = table_after("", f"<h2></h2>{shown}")
+        assert len(table) == 1 + page.SHOWN
+        for pair, (label, _, _, parts) in list(table.items())[1:]:
+            at = [int(node) for node in pair.split(" × ")]
+            p = proba[(Z["a"] == at[0]) & (Z["b"] == at[1])].max()
+            odds = sum(float(value) for value in re.findall(r"[+-][\d.]+", parts))
+            assert odds == pytest.approx(np.log(p / (1 - p)), abs=0.02), (label, reference)
+
+
+def test_texts_in_pictures_are_texts_whatever_their_letters():
+    names = ["東京", "<b>bold</b>", "$x_1$", "a\x01b\nc", "an id that is much too long for a picture of this size"]
+    X = {"s": np.repeat(names, 8), "t": np.tile(np.arange(8), 5)}
+    y = np.random.default_rng(0).choice(names, 40)
+    text = page.report_page(LFLClassifier(rank=2, l2=0.1, random_state=0).fit(X, y), X, y)
+    drawn = [html.unescape(name) for name in re.findall("<text[^>]*>(.*?)</text>", text)]
+    assert {"東京", "<b>bold</b>", "$x_1$", "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}c"} <= set(drawn)
+    assert any(name.startswith("an id that") and name.endswith("…") for name in drawn)
+    assert "<b>bold</b>" not in text
+    ids = re.findall(r' id="(.*?)"', text)
+    assert len(ids) == len(set(ids)), "pictures share no ids"
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +262,27 @@ def test_it_fits_a_phone(browser, path):
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
+def test_the_form_opens_on_a_pair_of_two_nodes(browser, tmp_path):
+    train, test = links()
+    page.report(LFLLink(rank=0).fit(*train), *test, tmp_path / "links.html")
+    browser.get((tmp_path / "links.html").as_uri())
+    row, col = (browser.find_element("id", side).get_property("value") for side in ("row", "col"))
+    assert row != col
+    assert "probability" in browser.find_element("id", "answer").text
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pictures_have_the_colours_of_the_page(browser, path, scheme):
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    browser.get(path.as_uri())
+    colour = browser.find_element("tag name", "body").value_of_css_property("color")
+    names = browser.find_elements("css selector", "figure svg text")
+    rgb = [re.findall(r"\d+", each)[:3] for each in (colour, names[0].value_of_css_property("fill"))]
+    assert rgb[0] == rgb[1]
+    assert browser.find_elements("css selector", "figure [style*='fill: #ffffff'], figure [style*='#000000']") == []
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_keeps_anyone_from_reading_it(browser, path, scheme):
     selenium = pytest.importorskip("axe_core_python.selenium")
@@ -182,25 +292,3 @@ def test_nothing_keeps_anyone_from_reading_it(browser, path, scheme):
     found = selenium.Axe().run(browser)
     serious = [one["id"] for one in found["violations"] if one["impact"] in ("serious", "critical")]
     assert serious == []
-
-
-def test_pictures_take_axes_and_return_them(store):
-    from matplotlib.figure import Figure
-
-    from dyads import report
-
-    model, test = store
-    matrix = np.kron(np.eye(3), np.ones((4, 4)))
-    for draw in (
-        lambda ax: report.reliability_from_estimator(ax, model, test.X, test.y),
-        lambda ax: report.confusion_from_estimator(ax, model, test.X, test.y),
-        lambda ax: report.plot_latent_map(ax, model),
-        lambda ax: report.plot_ordered_matrix(ax, matrix, np.repeat(["a", "b", "c"], 4)),
-        lambda ax: report.plot_images(ax, {"first": np.zeros((2, 4, 4)), "second": np.ones((2, 4, 4))}),
-    ):
-        ax = Figure().subplots()
-        assert draw(ax) is ax
-    confusion = report.confusion_from_estimator(Figure().subplots(), model, test.X, test.y)
-    assert sum(int(text.get_text().replace(",", "")) for text in confusion.texts) == len(test.y)
-    blocks = report.plot_ordered_matrix(Figure().subplots(), matrix[:, ::-1][::-1], np.repeat([2, 1, 0], 4))
-    np.testing.assert_array_equal(np.asarray(blocks.images[0].get_array()), matrix)
