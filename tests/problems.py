@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from dyads.data.codes import Vocabulary
-from dyads.data.dyads import Counts, Dyads
+from dyads.data.dyads import Counts, Dyads, LabelCounts
 from dyads.model.loss import Absolute, AllThreshold, Brier, Hinge, Log, Squared
 from dyads.model.objective import Objective, Penalty
 from dyads.model.parameters import Layout
@@ -94,6 +94,7 @@ def make_record(structure, theta, dyads):
         col_name="col",
         relations=None,
         relation_counts=counts.relation,
+        label_counts=LabelCounts.of(dyads),
         shared_centre=np.zeros((1, 0)),
         dyad_encoder=None,
     )

@@ -172,7 +172,7 @@ MAPPINGS_IN_CALLS = {
     ("paper/experiment.py", "WRAPPERS"): STUDY,
     ("estimators/selection.py", "_plain"): "the parameters that both estimators have",
     ("estimators/settings.py", "kinds"): FILE,
-    ("cli/models.py", "evaluate"): GIVEN,
+    ("cli/models.py", "predictors_of"): GIVEN,
     ("cli/models.py", "explain"): GIVEN,
     ("cli/models.py", "fold_in"): GIVEN,
     ("cli/models.py", "predictions"): GIVEN,

@@ -19,6 +19,17 @@ Weights = npt.ArrayLike | None
 BINS = 15
 """Default number of calibration bins: more bins resolve probabilities better, fewer estimate each frequency better."""
 
+TITLES = {
+    "log_loss": "log-loss",
+    "brier_score": "Brier score",
+    "classwise_ece": "class-wise calibration error",
+    "auc": "AUC",
+    "accuracy": "accuracy",
+    "mean_absolute_error": "mean absolute error",
+    "root_mean_squared_error": "root mean squared error",
+}
+"""Names of the metrics of `dyads.evaluate` as the command and the report print them."""
+
 
 def accuracy(y: Any, predicted: Any, sample_weight: Weights = None) -> float:
     """Share of labels that are predicted exactly."""
@@ -189,6 +200,17 @@ def auc(y: Any, scores: Any, classes: Any, average: str = "macro", sample_weight
     if not both:
         raise InputError("Got y with one label: the AUC needs at least two different labels. Evaluate on more dyads.")
     return float(np.mean([sk.roc_auc_score(truth[:, i], scores[:, i], sample_weight=sample_weight) for i in both]))
+
+
+def paired_difference(losses: Any, others: Any, sample_weight: Weights = None) -> tuple[float, float]:
+    """Mean of d = losses - others over the same dyads, and its standard error, sqrt(sum w^2 (d - mean)^2) / sum w.
+
+    `losses`, `others` : (n,), such as the `log_losses` of two models.
+    """
+    difference = np.asarray(losses, np.float64) - np.asarray(others, np.float64)
+    weight = _weights(sample_weight, len(difference))
+    mean = _mean(difference, weight)
+    return mean, float(np.sqrt(np.sum((weight * (difference - mean)) ** 2)) / weight.sum())
 
 
 def _read(y: Any, proba: Any, classes: Any, any_scores: bool = False) -> tuple[Array, Array]:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from dyads.data.dyads import Dyads, Grouped, Side
+from dyads.data.dyads import Counts, Dyads, Grouped, LabelCounts, Side
 from dyads.errors import InputError
 
 
@@ -83,3 +83,32 @@ def test_counts_are_sums_of_weights_and_parts_add_up(dyads):
         assert counts.tolist() == [sum(line[3] for line in lines(dyads) if line[place] == code) for code in range(n)]
         assert counts.sum() == dyads.total_weight
         np.testing.assert_array_equal(sum(getattr(half, name) for half in halves), counts)
+
+
+@given(some_dyads(), st.data())
+def test_label_counts_of_two_parts_add_up_and_sum_to_the_counts_of_ids(dyads, data):
+    first = np.array(data.draw(st.lists(st.booleans(), min_size=len(dyads), max_size=len(dyads))), np.bool_)
+    counts, added = LabelCounts.of(dyads), LabelCounts.of(dyads.take(first)) + LabelCounts.of(dyads.take(~first))
+    for part, again, of_ids in zip(counts.parts, added.parts, Counts.of(dyads, one_set=False), strict=True):
+        assert part.shape == (len(of_ids), dyads.n_labels)
+        np.testing.assert_array_equal(again, part)
+        np.testing.assert_array_equal(part.sum(axis=1), of_ids)
+        np.testing.assert_allclose(part.sum(axis=0), dyads.label_counts)
+
+
+@given(some_dyads(), st.floats(0.1, 10))
+def test_smoothed_frequencies_are_drawn_from_those_of_an_id_to_those_of_all(dyads, smoothing):
+    counts = LabelCounts.of(dyads).grown(dyads.n_rows + 1, dyads.n_cols)
+    proba = counts.smoothed("row", smoothing)
+    assert proba.shape == (dyads.n_rows + 2, dyads.n_labels)
+    np.testing.assert_allclose(proba.sum(axis=1), 1)
+    assert (proba > 0).all(), "so that every log-loss is finite"
+    np.testing.assert_allclose(proba[-2:], [counts.shares, counts.shares], err_msg="an id without labels")
+    np.testing.assert_allclose(counts.smoothed("row", 1e9), np.tile(counts.shares, (len(proba), 1)), atol=1e-6)
+
+
+def test_undirected_pairs_count_for_both_of_their_nodes():
+    dyads = Dyads(np.array([0, 0]), np.array([1, 2]), np.array([0, 1]), None, 3, 3, 2)
+    both = LabelCounts.of(dyads).undirected()
+    np.testing.assert_array_equal(both.row, [[1, 1], [1, 0], [0, 1]])
+    np.testing.assert_array_equal(both.col, both.row)

@@ -6,7 +6,7 @@ import pytest
 from scipy.optimize import minimize
 from sklearn.metrics import roc_auc_score
 
-from dyads import CPU, LBFGS, LFLClassifier, LFLLink, LFLRelational
+from dyads import CPU, LBFGS, LFLClassifier, LFLLink, LFLRelational, load
 from dyads.datasets.synthetic import make_nominal
 from dyads.errors import InputError
 from dyads.estimators.baselines import MMMF, Marginals
@@ -99,6 +99,30 @@ def test_marginals_are_shares_drawn_towards_those_of_all(of, expected):
     np.testing.assert_allclose(proba.sum(axis=1), 1)
     with pytest.raises(InputError, match="did you mean 'row'"):
         Marginals("rows").fit(PAIRS, LABELS)
+
+
+def shown(model, pairs):
+    return {name: predictions.proba for name, predictions in model.marginals(pairs).items()}
+
+
+@pytest.mark.parametrize("way", ["fit", "file", "batches"])
+def test_a_model_remembers_the_marginals_of_its_training_data(way, tmp_path):
+    rng = np.random.default_rng(0)
+    X, y = {"user": rng.integers(0, 9, 80), "item": rng.integers(0, 7, 80)}, rng.choice(["a", "b", "c"], 80)
+    model = LFLClassifier(rank=1, solver="sgd", random_state=0)
+    if way == "batches":
+        for batch in (slice(50), slice(50, 80)):
+            model.partial_fit({name: column[batch] for name, column in X.items()}, y[batch], ["a", "b", "c"])
+    else:
+        model.fit(X, y)
+    if way == "file":
+        model.save(tmp_path / "model.dyads")
+        model = load(tmp_path / "model.dyads")
+    asked = {"user": [0, 1, 99], "item": [0, 99, 99]}
+    frequencies = shown(model, asked)
+    assert list(frequencies) == ["all labels", "labels by user", "labels by item"]
+    for proba, of in zip(frequencies.values(), ("all", "row", "col"), strict=True):
+        np.testing.assert_allclose(proba, Marginals(of).fit(X, y).predict_proba(asked), rtol=1e-12)
 
 
 def test_neighbours_say_what_rows_most_alike_say():

@@ -7,27 +7,34 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from sklearn.model_selection import KFold
 
 import dyads
 from dyads import LBFGS, LFLClassifier, LFLClassifierCV, LFLOrdinal, LFLOrdinalCV
 from dyads.datasets.synthetic import make_nominal
 from dyads.errors import InputError
-from dyads.estimators.selection import vanishing_l2
+from dyads.estimators.baselines import Marginals
+from dyads.estimators.selection import predictors_of, shortfall, turned, vanishing_l2
 from dyads.report.pictures import plot_cv_curve
 from shop import WITH, X, Y
+
+
+def by_model(table):
+    """The lines of the model itself, by regime."""
+    return table[table["predictor"] == "model"].set_index("regime")
 
 
 def test_regimes_are_judged_side_by_side():
     old = (~X["user"].isin(["u1", "u2"]) & ~X["item"].isin(["i1", "i2"])).to_numpy()
     model = LFLClassifier(rank=1, random_state=0).fit(X[old], Y[old])
-    table = dyads.evaluate(model, X, Y).set_index("regime")
+    table = by_model(dyads.evaluate(model, X, Y))
     assert table.index.tolist() == ["known", "new row", "new column", "both new", "all"]
     assert table.loc["known", "n"] == old.sum()
     assert table["n"].iloc[:-1].sum() == table.loc["all", "n"] == len(X)
     known = dyads.metrics.log_loss(Y[old], model.predict_proba(X[old]), model.classes_)
     assert table.loc["known", "log_loss"] == pytest.approx(known)
     assert table.loc["known", "accuracy"] == pytest.approx(model.score(X[old], Y[old]))
-    informed = dyads.evaluate(LFLClassifier(rank=1, **WITH).fit(X[old], Y[old]), X, Y).set_index("regime")
+    informed = by_model(dyads.evaluate(LFLClassifier(rank=1, **WITH).fit(X[old], Y[old]), X, Y))
     assert informed.loc["both new", "log_loss"] < table.loc["both new", "log_loss"]
 
 
@@ -38,13 +45,83 @@ def test_ordered_labels_have_an_absolute_error_and_weights_count():
     assert isinstance(table, pa.Table)
     assert table["mean_absolute_error"][0].as_py() == pytest.approx(-model.score(X, stars))
     weight = np.where(np.arange(len(X)) < 100, 1.0, 0.0)
-    some = dyads.evaluate(model, X, stars, weight).set_index("regime")
-    part = dyads.evaluate(model, X[:100], stars[:100]).set_index("regime")
-    np.testing.assert_allclose(some.loc["all"].iloc[1:4], part.loc["all"].iloc[1:4])
+    some = dyads.evaluate(model, X, stars, weight).set_index(["regime", "predictor"])
+    part = dyads.evaluate(model, X[:100], stars[:100]).set_index(["regime", "predictor"])
+    np.testing.assert_allclose(some.loc["all"].iloc[:, 1:3], part.loc["all"].iloc[:, 1:3])
     with pytest.raises(InputError, match="dyads but 3 labels"):
         dyads.evaluate(model, X, stars[:3])
     texts = LFLOrdinal(rank=1, random_state=0).fit(X, Y)
     assert isinstance(dyads.evaluate(texts, pd.DataFrame(X), Y), pd.DataFrame)
+
+
+def test_a_model_is_judged_beside_the_marginals_of_its_training_data_on_the_same_dyads():
+    stars = 1 + np.searchsorted(["maybe", "no", "yes"], Y)
+    old = (X["user"] != "u1").to_numpy()
+    train, test = old & (np.arange(len(X)) % 4 > 0), np.arange(len(X)) % 4 == 0
+    table = dyads.evaluate(LFLOrdinal(rank=0).fit(X[train], stars[train]), X[test], stars[test])
+    predictors = ["model", "all labels", "labels by user", "labels by item"]
+    for regime in ("known", "new row", "all"):
+        assert table.loc[table["regime"] == regime, "predictor"].tolist() == predictors
+        assert table.loc[table["regime"] == regime, "n"].nunique() == 1
+    figures = table[table["regime"] == "all"].set_index("predictor")
+    for of, name in zip(("all", "row", "col"), predictors[1:], strict=True):
+        marginal = Marginals(of, ordered=True).fit(X[train], stars[train])
+        proba, labels = marginal.predict_proba(X[test]), marginal.predict(X[test])
+        expected = dyads.metrics.log_loss(stars[test], proba, [1, 2, 3])
+        assert figures.loc[name, "log_loss"] == pytest.approx(expected)
+        assert figures.loc[name, "mean_absolute_error"] == pytest.approx(np.abs(labels - stars[test]).mean())
+
+
+def noise(n=600):
+    rng = np.random.default_rng(0)
+    return pd.DataFrame({"user": rng.integers(0, 30, n), "item": rng.integers(0, 20, n)}), rng.integers(0, 3, n)
+
+
+def test_a_model_that_does_not_beat_marginals_says_so_and_by_how_much():
+    pairs, y = noise()
+    train, test = np.arange(len(y)) < 400, np.arange(len(y)) >= 400
+    overfitted = LFLClassifier(rank=0, l2=dyads.L2(bias=0.01)).fit(pairs[train], y[train])
+    sentence = shortfall(predictors_of(overfitted, pairs[test]), y[test])
+    table = dyads.evaluate(overfitted, pairs[test], y[test]).set_index(["regime", "predictor"])["log_loss"]
+    figures = f"is {table['all', 'model']:.4f}, theirs {table['all', 'all labels']:.4f}"
+    assert sentence.startswith("The model does not beat 'all labels'")
+    assert figures in sentence
+    assert "is more than twice its standard error" in sentence
+    assert "--l2" in sentence
+    flat = LFLClassifier(rank=0, l2=dyads.L2(bias=1e6)).fit(pairs[train], y[train])
+    assert "is not more than twice its standard error" in shortfall(predictors_of(flat, pairs[test]), y[test])
+    good = LFLClassifier(rank=0, random_state=0).fit(X[:1000], Y[:1000])
+    assert shortfall(predictors_of(good, X[1000:]), Y[1000:]) == ""
+
+
+def test_a_table_for_people_leaves_out_what_it_would_say_twice():
+    model = LFLClassifier(rank=0).fit(X, Y)
+    ((regime, (n, table)),) = turned(dyads.evaluate(model, X, Y).to_dict("list")).items()
+    assert (regime, n) == ("all", len(X))
+    assert list(table) == ["metric", "model", "all labels", "labels by user", "labels by item"]
+    assert table["metric"][:3] == ["log-loss", "Brier score", "class-wise calibration error"]
+    without = (X["user"] != "u1").to_numpy()
+    new = turned(dyads.evaluate(LFLClassifier(rank=0).fit(X[without], Y[without]), X, Y).to_dict("list"))
+    assert {regime: n for regime, (n, _) in new.items()} == {
+        "all": len(X), "known": without.sum(), "new row": (~without).sum()
+    }  # fmt: skip
+
+
+def test_held_out_figures_of_a_fit_have_those_of_marginals_on_the_same_dyads():
+    pairs, y = noise()
+    searched = LFLClassifierCV(rank=0, random_state=0, cv=KFold(3)).fit(pairs, y)
+    assert searched.held_out_["model"] == -searched.best_score_
+    losses = []
+    for train, test in KFold(3).split(y):
+        proba = Marginals("row").fit(pairs.iloc[train], y[train]).predict_proba(pairs.iloc[test])
+        losses.append(dyads.metrics.log_loss(y[test], proba, [0, 1, 2]))
+    assert searched.held_out_["labels by user"] == pytest.approx(np.mean(losses))
+    assert searched.held_out_["all labels"] < searched.held_out_["model"]
+    stopped = LFLClassifier(rank=0, early_stopping=0.3, random_state=0).fit(pairs, y)
+    assert stopped.held_out_["model"] == pytest.approx(min(stopped.trace_["validation"]))
+    in_sample = dyads.metrics.log_loss(y, stopped.marginals(pairs)["labels by user"].proba, [0, 1, 2])
+    assert stopped.held_out_["labels by user"] > in_sample + 0.05, "the held-out labels are not counted"
+    assert LFLClassifier(rank=0).fit(pairs, y).held_out_ == {}
 
 
 @pytest.mark.parametrize("loss", ["log", "brier"])

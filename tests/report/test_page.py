@@ -13,6 +13,7 @@ import pytest
 import dyads
 from dyads import Gibbs, LFLClassifier, LFLLink, LFLOrdinal, LFLRelational
 from dyads.datasets.synthetic import make_nominal, make_relations, make_store
+from dyads.metrics import TITLES
 from dyads.report import page
 
 pytest.importorskip("matplotlib")
@@ -114,24 +115,20 @@ def test_a_page_of_any_kind_of_model_tells_its_kind_its_figures_and_its_pairs(mo
         assert shares[str(label)] == [f"{(y == label).sum():,}", f"{(y == label).mean():.2%}", f"{mean:.2%}"]
 
     shown = table_after("Metrics", text)
-    judged = dyads.evaluate(model, X, y).to_pydict()
-    all_pairs = {name: column[-1] for name, column in judged.items()}
-    names = {"log-loss": "log_loss", "Brier score": "brier_score", "accuracy": "accuracy"}
-    if isinstance(model, LFLOrdinal):
-        names["mean absolute error"] = "mean_absolute_error"
-    for title, name in names.items():
-        mean, low, high = map(float, re.findall(r"[\d.]+", shown[title][0]))
-        assert f"{mean:.4f}" == f"{all_pairs[name]:.4f}"
-        assert low < mean < high
-        assert len(shown[title]) == 4, "beside the marginals of all labels, of rows and of columns"
-    assert ("mean absolute error" in shown) == isinstance(model, LFLOrdinal)
-    assert shown["class-wise calibration error"][0] == f"{all_pairs['classwise_ece']:.4f}"
-
-    by_regime = table_after("Known and new ids", text)
-    assert by_regime.pop("") == ["metric", "known"], "all pairs have known ids: their figures are there once"
-    assert by_regime["pairs"] == [f"{len(y)}"]
-    assert by_regime["AUC"] == [f"{all_pairs['auc']:.4f}"]
-    assert shown.keys() - {""} <= by_regime.keys(), "both tables have the same names of metrics"
+    judged = {name: column for name, column in dyads.evaluate(model, X, y).to_pydict().items() if name in TITLES}
+    assert list(shown)[1:] == [TITLES[name] for name in judged]
+    n_predictors = 5 if isinstance(model, LFLRelational) else 4
+    for name, column in judged.items():
+        first, *others = shown[TITLES[name]]
+        model_figure, *marginals = (f"{figure:.4f}" for figure in column[-n_predictors:])
+        assert others == marginals, "the training marginals on the same pairs, as in evaluate"
+        if name in ("log_loss", "brier_score", "accuracy", "mean_absolute_error"):
+            mean, low, high = re.findall(r"[\d.]+", first)
+            assert mean == model_figure
+            assert float(low) < float(mean) < float(high)
+        else:
+            assert first == model_figure
+    assert "All rows and columns of these pairs had labels in training." in text, "no second table of the same figures"
 
     kept = json.loads(re.search('id="data">(.*?)</script>', text)[1])
     if isinstance(model, LFLRelational):
@@ -157,24 +154,17 @@ def test_large_models_keep_the_page_small(store, monkeypatch):
     assert note in text
 
 
-def test_new_ids_have_figures_of_their_own(store):
-    model, test = store
-    new = {name: np.where(np.arange(len(test.y)) % 2, column, "new") for name, column in test.X.items()}
-    shown = table_after("Known and new ids", page.report_page(model, new, test.y))
-    assert shown[""] == ["metric", "known", "both new", "all"]
-    assert shown["pairs"] == [f"{len(test.y) // 2:,}", f"{-(-len(test.y) // 2):,}", f"{len(test.y):,}"]
-
-
 def test_weights_count_in_every_figure(store):
     model, test = store
     weight = 1.0 + (test.y == "viewed") + 2 * (np.arange(len(test.y)) % 3 == 0)
     repeated = np.repeat(np.arange(len(test.y)), weight.astype(int))
     text = page.report_page(model, test.X, test.y, sample_weight=weight)
     same = page.report_page(model, {name: column[repeated] for name, column in test.X.items()}, test.y[repeated])
-    weighted, counted = (table_after("Known and new ids", each) for each in (text, same))
-    assert {name: line for name, line in weighted.items() if name != "pairs"} == {
-        name: line for name, line in counted.items() if name != "pairs"
-    }
+    weighted, counted = (table_after("Metrics", each) for each in (text, same))
+    for name in counted.keys() - {""}:
+        assert [cell.split()[0] for cell in weighted[name]] == [cell.split()[0] for cell in counted[name]]
+    low, high = map(float, re.search(r"\((.*) to (.*)\)", weighted["log-loss"][0]).groups())
+    assert low < float(counted["log-loss"][0].split()[0]) < high
     for label, line in table_after("Labels", same).items():
         assert table_after("Labels", text)[label][1:] == line[1:]
     assert "Confusion: summed weights" in text

@@ -78,7 +78,7 @@ def test_the_file_is_a_stored_zip_with_aligned_parts_and_no_pickle(path):
         for name in names:
             assert content.index(archive.read(name)) % 64 == 0
     assert set(names) == {"manifest.json", *manifest["sha256"]}
-    assert manifest["version"] == [4, 0]
+    assert manifest["version"] == [5, 0]
     assert manifest["library"] == dyads.__version__
     assert manifest["labels"]["order"] == ["bought", "returned", "viewed"]
     assert b"numpy.core" not in content
@@ -156,7 +156,7 @@ def test_another_major_format_is_refused(path):
     with zipfile.ZipFile(path) as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}
     manifest = json.loads(parts["manifest.json"])
-    for version, remedy in (([4, 9], None), ([5, 0], "upgrade dyads"), ([2, 0], "fit the model again")):
+    for version, remedy in (([5, 9], None), ([6, 0], "upgrade dyads"), ([2, 0], "fit the model again")):
         parts["manifest.json"] = json.dumps(manifest | {"version": version}).encode()
         with zipfile.ZipFile(path, "w") as archive:
             for name, part in parts.items():
@@ -180,7 +180,7 @@ def test_a_file_of_the_format_before_draws_is_refused_in_one_sentence(path):
     with pytest.raises(ModelFileError) as refused:
         dyads.load(path)
     assert str(refused.value) == (
-        f"{path} has format 3.0, written by dyads 0.1.0, but this version reads format 4: fit the model again."
+        f"{path} has format 3.0, written by dyads 0.1.0, but this version reads format 5: fit the model again."
     )
 
 

@@ -82,7 +82,7 @@ def test_an_experiment_scores_its_test_dyads_once(model, scored):
 def test_models_of_other_libraries_have_one_line():
     other = DummyClassifier().fit(ASKED, TRUTH)
     table = dyads.evaluate(other, ASKED, TRUTH)
-    assert table["regime"].tolist() == ["all"]
+    assert table[["regime", "predictor"]].to_numpy().tolist() == [["all", "model"]]
     assert table["accuracy"][0] == pytest.approx(other.score(ASKED, TRUTH))
     assert len(dyads.calibration_by_label(other, ASKED, TRUTH)) == 3
     with pytest.raises(InputError, match=r"expected a model with a method support\(X\)"):

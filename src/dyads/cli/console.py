@@ -24,6 +24,9 @@ from dyads.errors import DyadsError
 PICTURES = (".png", ".pdf", ".svg")
 """Extensions of the pictures that the command can write."""
 
+LINE_OF_NAME = 10
+"""Characters of the name of a column of numbers before it goes on in the next line, unless a word is longer."""
+
 debug = False
 """Whether to print the traceback of an error; set by ``--debug``."""
 
@@ -109,7 +112,13 @@ def show(lines: Mapping[str, Sequence[Any]], title: str = "", as_json: bool = Fa
         return
     table = Table(title=escape(title) or None, title_justify="left")
     for name, column in lines.items():
-        table.add_column(escape(name.replace("_", " ")), justify="right" if _numeric(column) else "left")
+        if _numeric(column):
+            # A long name of a column of numbers is broken over lines between words; a number never is.
+            digits, words = (max(map(len, texts), default=0) for texts in (map(_text, column), name.split()))
+            least, most = digits, max(digits, words, LINE_OF_NAME)
+            table.add_column(escape(name), justify="right", overflow="fold", min_width=least, max_width=most)
+        else:
+            table.add_column(escape(name), overflow="fold")
     for row in zip(*lines.values(), strict=True):
         table.add_row(*(escape(_text(value)) for value in row))
     # Off a terminal there is no width to fit: use one that rarely cuts a cell.

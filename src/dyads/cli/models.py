@@ -22,6 +22,10 @@ ESTIMATOR_OF = {"nominal": "LFLClassifier", "ordinal": "LFLOrdinal", "link": "LF
 """Estimator for each value of ``--kind``."""
 
 
+JUDGED = 100_000
+"""Most training pairs that the summary of a fit is computed on: more take longer, and change the figures little."""
+
+
 class Kind(StrEnum):
     """Type of labels."""
 
@@ -89,7 +93,7 @@ def fit(
     import pyarrow as pa
 
     from dyads.estimators.kinds import ESTIMATORS
-    from dyads.estimators.selection import SEARCHES
+    from dyads.estimators.selection import SEARCHES, best_marginal, shortfall_of
 
     console.check_model_output(output, force)
     if (relation is not None) != (kind == "relational"):
@@ -147,9 +151,31 @@ def fit(
         "iterations": model.n_iter_,
         "objective": round(float(model.objective_), 3),
         "seconds": round(time.perf_counter() - began, 2),
-        **({"chosen": model.best_params_, "held-out log-loss": round(-model.best_score_, 4)} if cv else {}),
+        **({"chosen": model.best_params_} if cv else {}),
     }
-    _show_facts(summary, as_json)
+    log_loss, pairs = _log_loss_of_fit(model, X, y, _weights(table, weight))
+    _show_facts(summary | {f"log-loss on {pairs}": log_loss}, as_json)
+    if not model.held_out_:
+        console.say("The model was fitted to these pairs: judge it on others (dyads split, then dyads evaluate).")
+    if log_loss["model"] >= log_loss[best_marginal(log_loss)]:
+        console.say(shortfall_of(log_loss, pairs))
+
+
+def _log_loss_of_fit(model: Any, X: Any, y: Any, weight: Any) -> tuple[dict[str, float], str]:
+    """Log-loss of a fitted model and of its marginals, and the name of the pairs: held out, or else trained on."""
+    from dyads.estimators.selection import predictors_of
+    from dyads.metrics import log_loss
+
+    if model.held_out_:
+        return {name: round(loss, 4) for name, loss in model.held_out_.items()}, "held-out pairs"
+    n = min(X.num_rows, JUDGED)
+    some = np.linspace(0, X.num_rows - 1, n).astype(np.int64)
+    truth, weight = np.asarray(y)[some], None if weight is None else weight[some]
+    predictors = predictors_of(model, X.take(some))
+    pairs = "the training pairs" if n == X.num_rows else f"{n:,} of the training pairs"
+    return {
+        name: round(log_loss(truth, each.proba, each.classes, weight), 4) for name, each in predictors.items()
+    }, pairs
 
 
 def predict(
@@ -229,8 +255,17 @@ def evaluate(
     X, y, sample_weight = read_labelled(model, data, label, weight)
     features = new_features(model, row_features, col_features)
     with console.bar("Evaluating"):
-        metrics = selection.evaluate(model, X, y, sample_weight, **features)
-    console.show(metrics.to_pydict(), f"{model_file.name} on {data}", as_json)
+        predictors = selection.predictors_of(model, X, **features)
+        figures = selection.by_regime(predictors, y, sample_weight, ordered=hasattr(model, "predict_mean"))
+    if as_json:
+        console.show(figures, as_json=True)
+    else:
+        for regime, (n, table) in selection.turned(figures).items():
+            title = f"{model_file.name} on {data}" if regime == "all" else f"Of these, {regime}"
+            console.show(table, f"{title}: {n:,} pairs")
+    sentence = selection.shortfall(predictors, y, sample_weight)
+    if sentence:
+        console.say(sentence)
 
 
 def recommend(
@@ -408,12 +443,19 @@ def describe(
     if as_json:
         console.show_json(dataclasses.asdict(examined))
         return
-    console.show({"": list(examined.facts), data: [str(value) for value in examined.facts.values()]})
+    facts = _described(examined.facts)
+    console.show({"": list(facts), data: list(facts.values())})
     for sentence in examined.findings:
         typer.echo(f"! {sentence}")
-    row, col = ids
-    named = f"{shlex.quote(data)} --row {shlex.quote(row)} --col {shlex.quote(col)} --label {shlex.quote(label)}"
-    typer.echo(f"Start with: dyads fit {named} {examined.advice} -o model.dyads")
+    if examined.checked:
+        held, pairs, log_loss = examined.checked["held_out"], examined.checked["pairs"], examined.checked["log_loss"]
+        title = f"Checked on {held:,} held-out pairs of {pairs:,}"
+        console.show({"predictor": list(log_loss), "log-loss": list(log_loss.values())}, title)
+    elif examined.advice is not None:
+        typer.echo("Nothing was checked: there are too few pairs to hold some out.")
+    if examined.advice is not None:
+        named = " ".join(shlex.quote(word) for word in (data, "--row", ids[0], "--col", ids[1], "--label", label))
+        typer.echo(f"Start with: dyads fit {named} {examined.advice} -o model.dyads")
 
 
 def register(app: typer.Typer) -> None:
@@ -564,6 +606,21 @@ def _show_facts(facts: dict[str, Any], as_json: bool) -> None:
         console.show_json(facts)
     else:
         console.show({"": list(facts), "value": [_worded(value) for value in facts.values()]})
+
+
+def _described(facts: Mapping[str, Any]) -> dict[str, str]:
+    """The facts of `describe` in words."""
+    words = {"pairs": _worded(facts["pairs"])}
+    for side in ("rows", "columns"):
+        column, n, labels = facts[side].values()
+        counts = f"{labels['least']:,} to {labels['most']:,} (median {labels['median']:,g})"
+        words[f"{side} ({column})"] = f"{n:,}, with {counts} labels each"
+    shares = [f"{label} {share:.1%}" for label, share in facts["labels"].items()]
+    return words | {
+        "filled": f"{facts['filled']:.2%} of all pairs",
+        "labels": _worded(shares),
+        "connected parts": _worded(facts["connected parts"]),
+    }
 
 
 def _worded(value: Any) -> str:

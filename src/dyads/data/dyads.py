@@ -169,3 +169,78 @@ class Counts(NamedTuple):
     def of(cls, dyads: Dyads, one_set: bool) -> "Counts":
         row, col = dyads.row_counts, dyads.col_counts
         return cls(row + col, row + col, dyads.relation_counts) if one_set else cls(row, col, dyads.relation_counts)
+
+
+SMOOTHING = 3.0
+"""Default strength of smoothing, in labels: the frequencies of an id with three labels are halfway to those of all."""
+
+
+@dataclass(frozen=True)
+class LabelCounts:
+    """Summed weights of the dyads of each row, column and relation, by label: the marginals of the data.
+
+    With one id set, `row` counts the dyads in which a node is the row, and `col` those in which it is the column.
+
+    Attributes
+    ----------
+    row, col, relation : (n_rows, n_labels), (n_cols, n_labels), (n_relations, n_labels)
+    """
+
+    row: Floats
+    col: Floats
+    relation: Floats
+
+    @classmethod
+    def of(cls, dyads: Dyads) -> "LabelCounts":
+        relation = np.zeros_like(dyads.label) if dyads.relation is None else dyads.relation
+        owners = (dyads.row, dyads.n_rows), (dyads.col, dyads.n_cols), (relation, dyads.n_relations)
+        row, col, relations = (
+            dyads.counts(codes.astype(np.int64) * dyads.n_labels + dyads.label, n * dyads.n_labels).reshape(n, -1)
+            for codes, n in owners
+        )
+        return cls(row, col, relations)
+
+    @property
+    def parts(self) -> tuple[Floats, Floats, Floats]:
+        """The counts of rows, columns and relations."""
+        return self.row, self.col, self.relation
+
+    def __add__(self, more: "LabelCounts") -> "LabelCounts":
+        return LabelCounts(*(mine + others for mine, others in zip(self.parts, more.parts, strict=True)))
+
+    def grown(self, n_rows: int, n_cols: int) -> "LabelCounts":
+        """Return a copy for `n_rows` rows and `n_cols` columns; the new ones have no labels."""
+        row, col = (
+            np.concatenate([counts, np.zeros((n - len(counts), counts.shape[1]))])
+            for counts, n in ((self.row, n_rows), (self.col, n_cols))
+        )
+        return replace(self, row=row, col=col)
+
+    def recounted(self, dyads: Dyads, rows: Codes, cols: Codes) -> "LabelCounts":
+        """Return a copy in which `rows` and `cols` have the labels of `dyads`, and no others."""
+        row, col, batch = self.row.copy(), self.col.copy(), LabelCounts.of(dyads)
+        row[rows], col[cols] = batch.row[rows], batch.col[cols]
+        return replace(self, row=row, col=col)
+
+    def undirected(self) -> "LabelCounts":
+        """Return the counts of undirected pairs of one id set: a dyad counts for both of its nodes."""
+        return replace(self, row=self.row + self.col, col=self.row + self.col)
+
+    @property
+    def shares(self) -> Floats:
+        """The share p(y) of each label among all dyads, (n_labels,). A label without dyads counts as half a dyad."""
+        total = self.relation.sum(axis=0)
+        # A share of zero would make the log-loss of the first such label infinite.
+        total = np.where(total > 0, total, 0.5)
+        return np.asarray(total / total.sum())
+
+    def smoothed(self, of: str, smoothing: float = SMOOTHING) -> Floats:
+        """Label frequencies of each id `of` "row", "col" or "relation", drawn towards those of all dyads.
+
+            p(y | id) = (n_y + smoothing p(y)) / (n + smoothing)
+
+        The shape is (n_ids + 1, n_labels). The last line is p(y), for an id without labels: its code is -1.
+        """
+        counts, shares = getattr(self, of), self.shares
+        proba = (counts + smoothing * shares) / (counts.sum(axis=1, keepdims=True) + smoothing)
+        return np.vstack([proba, shares])

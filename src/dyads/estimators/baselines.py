@@ -9,7 +9,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dyads.data.codes import numeric_values, read_labels, values_of
-from dyads.data.dyads import Counts
+from dyads.data.dyads import SMOOTHING, Counts, LabelCounts
 from dyads.data.observations import read_dyads, read_observations
 from dyads.errors import InputError, unknown_name
 from dyads.estimators.settings import NestedParameters, engine_of, solver_of
@@ -140,12 +140,12 @@ class Marginals(ClassifierMixin, BaseEstimator):
 
         p(y | r, c) = (n_ry + smoothing p(y)) / (n_r + smoothing)
 
-    with the counts n of the row (``of="row"``), of the column (``of="col"``), or of all dyads (``of="all"``). An id
+    with the counts n of the row (``of="row"``) or of the column (``of="col"``), and p(y) itself for ``of="all"``. An id
     without labels has the overall frequencies p(y). The predicted label is the most frequent one or, for `ordered`
-    labels, the median.
+    labels, the median. A fitted model has the same marginals of its training dyads: `Predictor.marginals`.
     """
 
-    def __init__(self, of: str = "all", smoothing: float = 3.0, ordered: bool = False) -> None:
+    def __init__(self, of: str = "all", smoothing: float = SMOOTHING, ordered: bool = False) -> None:
         self.of = of
         self.smoothing = smoothing
         self.ordered = ordered
@@ -156,27 +156,16 @@ class Marginals(ClassifierMixin, BaseEstimator):
             raise unknown_name("of", self.of, ("all", "row", "col"))
         self._seen = read_observations(X, y, None)
         self.classes_ = self._seen.classes
-        dyads = self._seen.dyads
-        self._overall = dyads.label_counts / dyads.label_counts.sum()
-        n_entities = {"all": 1, "row": dyads.n_rows, "col": dyads.n_cols}[self.of]
-        counts = np.zeros((n_entities, len(self.classes_)))
-        np.add.at(counts, (self._owners([dyads.row, dyads.col]), dyads.label), 1)
-        total = counts.sum(axis=1, keepdims=True)
-        proba = (counts + self.smoothing * self._overall) / (total + self.smoothing)
-        # The code -1 of an id without labels selects the last row.
-        self._proba = np.vstack([proba, self._overall])
+        self._counts = LabelCounts.of(self._seen.dyads)
         return self
-
-    def _owners(self, codes: list[Any]) -> Any:
-        """Index (n,) of the counts that apply to each dyad."""
-        return np.zeros(len(codes[0]), np.int64) if self.of == "all" else codes[self.of == "col"]
 
     def predict_proba(self, X: Any) -> Array:
         """Probabilities of the labels (n, n_labels)."""
         check_is_fitted(self)
         codes, _ = read_dyads(X, [self._seen.rows, self._seen.cols], self._seen.columns)
-        proba: Array = self._proba[self._owners(codes)]
-        return proba
+        if self.of == "all":
+            return np.tile(self._counts.shares, (len(codes[0]), 1))
+        return self._counts.smoothed(self.of, self.smoothing)[codes[self.of == "col"]]
 
     def predict(self, X: Any) -> Array:
         """Most frequent label or, for `ordered` labels, the median (n,)."""

@@ -109,6 +109,8 @@ class LFLClassifier(_Nominal):
         negative log-likelihood after burn-in
     trace_ : dict of lists, one entry per iteration: init, iteration, objective, validation, seconds; for "gibbs", init
         is the chain, iteration the sweep, and objective the negative log-likelihood after it
+    held_out_ : dict of the log-loss on the dyads that early stopping or cross-validation held out, by predictor:
+        "model", and the marginals of the dyads trained on, as named by `marginals`; empty if none were held out
     diagnostics_ : dict, only for "gibbs": r_hat and effective_samples of monitored predictions, burn_in, acceptance
     n_parameters_ : number of learnt parameters
     record_ : the `Record` that all of these are read from

@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dyads.data.codes import numeric_values
-from dyads.data.dyads import Counts, Dyads
+from dyads.data.dyads import Counts, Dyads, LabelCounts
 from dyads.data.features import Features, SideInformation
 from dyads.data.observations import (
     Observations,
@@ -35,6 +35,7 @@ from dyads.estimators.predictor import Predictor
 from dyads.estimators.settings import check_choices, features_of, l2_of, solver_of
 from dyads.learn.sampling import sample
 from dyads.learn.training import Callback, FitRun, Learned, Progress, Restart, auto_solver, resume, train
+from dyads.metrics import log_loss
 from dyads.model.loss import LOSSES, Loss
 from dyads.model.objective import L2, LATENT, Objective
 from dyads.model.parameters import Layout, label_log_odds
@@ -145,6 +146,7 @@ class LFL(Predictor):
         rng = check_random_state(self.random_state)
         learnt: list[Draw] = []
         ends: list[Restart] = []
+        held_out: dict[str, float] = {}
         with _logged(self.verbose, callback) as monitored:
             for number in range(self.n_models):
                 start = self._warm_start(before[number], parts, known) if number < len(before) else None
@@ -170,6 +172,9 @@ class LFL(Predictor):
                 if self.unknown == "mean":
                     models = Record(parts=parts, known=known, draws=tuple(more)).models
                     more = [with_mean_predictions(model, observed.dyads, self._engine) for model in models]
+                if number == 0 and self.early_stopping is not None:
+                    first = Record(parts=parts, known=known, draws=tuple(more))
+                    held_out = _held_out(first, *run.split(observed.dyads), self._engine)
                 learnt += more
                 if learned.best.ended == "monitor":
                     break
@@ -182,6 +187,7 @@ class LFL(Predictor):
         self.objective_ = best.objective
         self.solver_ = best.solver
         self.trace_ = {name: [getattr(step, name) for step in trace] for name in Progress._fields}
+        self.held_out_ = held_out
         self.__dict__.pop("diagnostics_", None)
         if diagnostics is not None:
             self.diagnostics_ = {name: np.asarray(part).tolist() for name, part in diagnostics._asdict().items()}
@@ -243,6 +249,7 @@ class LFL(Predictor):
             col_name=observed.cols.name,
             relations=observed.relations,
             relation_counts=counts.relation,
+            label_counts=LabelCounts.of(dyads),
             shared_centre=self._shared_centre(layout, dyads, observed.classes),
             dyad_encoder=encoders.dyad,
         )
@@ -436,6 +443,7 @@ class LFL(Predictor):
         self.n_iter_, self.solver_, self.converged_ = n_iter + 1, "sgd", False
         self.objective_ = progress.objective
         self.trace_ = {name: [*trace.get(name, []), value] for name, value in progress._asdict().items()}
+        self.held_out_ = {}
         return self
 
     def fold_in(
@@ -483,6 +491,16 @@ class LFL(Predictor):
         )  # fmt: skip
         self._check_observed(more)
         return more
+
+
+def _held_out(record: Record, kept: Dyads, held: Dyads | None, engine: Engine) -> dict[str, float]:
+    """Log-loss on the dyads held out for early stopping: of the model, and of the marginals of the dyads it kept."""
+    assert held is not None
+    scores = engine.scores(record.models, list(held.codes), held.side.dyad)
+    of_kept = replace(record, known=replace(record.known, label_counts=LabelCounts.of(kept)))
+    predicted = {"model": record.proba(scores)} | of_kept.marginals(held.codes)
+    labels = np.arange(held.n_labels)
+    return {name: log_loss(held.label, proba, labels, held.weight) for name, proba in predicted.items()}
 
 
 def _features(value: Any) -> Features | None:

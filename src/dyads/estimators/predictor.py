@@ -33,7 +33,7 @@ from dyads.trained.recommend import Wanted, ask, recommend, thompson
 
 Array = np.ndarray[Any, Any]
 
-SAVED = ("columns_", "n_features_in_", "n_iter_", "converged_", "objective_", "solver_", "trace_")
+SAVED = ("columns_", "n_features_in_", "n_iter_", "converged_", "objective_", "solver_", "trace_", "held_out_")
 """Attributes in a model file besides the `Record` and the parameters; a posterior also has `diagnostics_`."""
 
 RANKED, EXPLAINED = ("rank", "value"), ("dyad", "label", "part", "value")
@@ -121,6 +121,20 @@ class Predictor(ClassifierMixin, NestedParameters):
             support=support(record.known, *codes[:2]),
             decide=self.decide,
         )
+
+    def marginals(self, X: Any) -> dict[str, Predictions]:
+        """Predictions for the dyads of X by label frequencies of the training data alone: what a model has to beat.
+
+        By name: "all labels" are the frequencies of all training dyads; "labels by user", for an id column called
+        "user", those of the training dyads of the same id, drawn towards the former (`LabelCounts.smoothed`). There
+        is one for each id column. Labels are decided as by `predict`.
+        """
+        record, codes, _ = self._look_up(X, None, None)
+        counted = support(record.known, *codes[:2])
+        return {
+            name: Predictions(classes=self.classes_, scores=None, proba=proba, support=counted, decide=self.decide)
+            for name, proba in record.marginals(codes).items()
+        }
 
     def predict_proba(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Array:
         """Probability of each label (n, n_labels); columns in the order of `classes_`. See `predictions`."""

@@ -63,57 +63,127 @@ REGIMES = {
 def evaluate(
     model: Any, X: Any, y: Any, sample_weight: Any = None, *, row_features: Any = None, col_features: Any = None
 ) -> Any:
-    """Evaluate a fitted model by regime: a table with one line per regime that occurs, and one for all dyads.
+    """Evaluate a fitted model, and the marginals of its training data, by regime: a tidy table.
 
-    Columns: regime ("known", "new row", "new column", "both new" or "all"), n (dyads), log_loss, brier_score,
-    classwise_ece, auc (NaN if all labels are the same), accuracy; and for ordered labels mean_absolute_error, of the
-    predicted label, and root_mean_squared_error, of the mean. The table is of the type of X (an Arrow table if X is not
-    a dataframe).
+    There is a line for each regime that occurs, and for all dyads, and in it for each predictor: the model, and what
+    it has to beat, label frequencies of its training data (`model.marginals(X)`), on the same dyads.
 
-    `model` : any fitted model with `predict_proba`, `predict` and `classes_`; without a method `support`, as of models
-    of other libraries, the table has only the line "all".
+    Columns: regime ("known", "new row", "new column", "both new" or "all"), predictor ("model", "all labels", and
+    "labels by " with the name of each id column), n (dyads), log_loss, brier_score, classwise_ece, auc (NaN if all
+    labels are the same), accuracy; and for ordered labels mean_absolute_error, of the predicted label, and
+    root_mean_squared_error, of the mean. The table is of the type of X (an Arrow table if X is not a dataframe).
+
+    `model` : any fitted model with `predict_proba`, `predict` and `classes_`; without methods `support` and
+    `marginals`, as of models of other libraries, the table has only the regime "all" and the predictor "model".
     `row_features`, `col_features` : as for `predict_proba`.
     """
+    predictors = predictors_of(model, X, row_features, col_features)
+    return table_like(by_regime(predictors, y, sample_weight, ordered=hasattr(model, "predict_mean")), X)
+
+
+def predictors_of(model: Any, X: Any, row_features: Any = None, col_features: Any = None) -> dict[str, Predictions]:
+    """Predictions for the dyads of X by the model ("model") and by the marginals of its training data, by name."""
     with warnings.catch_warnings():
-        # The table itself shows how many dyads have new ids.
+        # The figures of `evaluate` themselves show how many dyads have new ids.
         warnings.simplefilter("ignore", UnknownIdWarning)
         predictions = predictions_of(model, X, row_features, col_features)
-    return table_like(by_regime(predictions, y, sample_weight, ordered=hasattr(model, "predict_mean")), X)
+    return {"model": predictions} | (model.marginals(X) if hasattr(model, "marginals") else {})
 
 
 def by_regime(
-    predictions: Predictions, y: Any, sample_weight: Any = None, *, ordered: bool = False
+    predictors: Mapping[str, Predictions], y: Any, sample_weight: Any = None, *, ordered: bool = False
 ) -> dict[str, list[Any]]:
-    """Columns of the table of `evaluate`; without support, it has only the line "all"."""
-    proba, predicted, classes = predictions.proba, predictions.labels, predictions.classes
-    truth = read_labels(y)
-    if len(truth) != len(proba):
-        raise InputError(f"Got {len(proba)} dyads but {len(truth)} labels: expected one label per dyad.")
-    weight = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
-    lines = {}
-    if predictions.support is not None:
-        known = predictions.support > 0
-        lines = {name: (known == np.array(pattern)).all(axis=1) for name, pattern in REGIMES.items()}
-    lines["all"] = np.ones(len(truth), np.bool_)
+    """Columns of the table of `evaluate`; without support, it has only the regime "all"."""
+    truth, weight, support = read_labels(y), read_weight(sample_weight), predictors["model"].support
+    if len(truth) != len(predictors["model"]):
+        n_dyads = len(predictors["model"])
+        raise InputError(f"Got {n_dyads} dyads but {len(truth)} labels: expected one label per dyad.")
+    regimes = {}
+    if support is not None:
+        regimes = {name: ((support > 0) == np.array(known)).all(axis=1) for name, known in REGIMES.items()}
+    regimes["all"] = np.ones(len(truth), np.bool_)
     columns: dict[str, list[Any]] = {}
-    for regime, chosen in lines.items():
-        if not chosen.any():
-            continue
-        share = None if weight is None else weight[chosen]
-        line = {"regime": regime, "n": int(chosen.sum())}
-        for name in ("log_loss", "brier_score", "classwise_ece"):
-            line[name] = getattr(metrics, name)(truth[chosen], proba[chosen], classes, share)
-        several = len(np.unique(truth[chosen])) > 1
-        line["auc"] = metrics.auc(truth[chosen], proba[chosen], classes, sample_weight=share) if several else np.nan
-        line["accuracy"] = metrics.accuracy(truth[chosen], predicted[chosen], share)
-        if ordered:
-            values = values_of(truth[chosen], classes), values_of(predicted[chosen], classes)
-            line["mean_absolute_error"] = metrics.mean_absolute_error(*values, share)
-            mean = predictions.mean[chosen]
-            line["root_mean_squared_error"] = metrics.root_mean_squared_error(values[0], mean, share)
-        for name, value in line.items():
-            columns.setdefault(name, []).append(value)
+    for regime, chosen in regimes.items():
+        for predictor, predictions in predictors.items() if chosen.any() else ():
+            line = {"regime": regime, "predictor": predictor, "n": int(chosen.sum())}
+            line |= _figures(predictions, truth, weight, chosen, ordered)
+            for name, value in line.items():
+                columns.setdefault(name, []).append(value)
     return columns
+
+
+def turned(columns: Mapping[str, Sequence[Any]]) -> dict[str, tuple[int, dict[str, list[Any]]]]:
+    """The table of `evaluate` for people: for each regime, the number of dyads and a table with a line per metric.
+
+    The columns of each table are "metric", with names from `metrics.TITLES`, and the predictors. "all" comes first;
+    other regimes that all dyads belong to are left out, as their figures are the same.
+    """
+    titles = {name: title for name, title in metrics.TITLES.items() if name in columns}
+    tables: dict[str, tuple[int, dict[str, list[Any]]]] = {}
+    for line, (regime, predictor, n) in enumerate(
+        zip(columns["regime"], columns["predictor"], columns["n"], strict=True)
+    ):
+        _, table = tables.setdefault(regime, (n, {"metric": list(titles.values())}))
+        table[predictor] = [columns[name][line] for name in titles]
+    everything = tables.pop("all")
+    return {"all": everything} | {regime: part for regime, part in tables.items() if part[0] < everything[0]}
+
+
+def _figures(
+    predictions: Predictions, truth: Array, weight: Array | None, chosen: Array, ordered: bool
+) -> dict[str, float]:
+    """The metrics of `evaluate` on the `chosen` dyads, by name (keys of `metrics.TITLES`)."""
+    classes, y, proba = predictions.classes, truth[chosen], predictions.proba[chosen]
+    labels, share = predictions.labels[chosen], None if weight is None else weight[chosen]
+    figures = {
+        name: getattr(metrics, name)(y, proba, classes, share) for name in ("log_loss", "brier_score", "classwise_ece")
+    }
+    several = len(np.unique(y)) > 1
+    figures["auc"] = metrics.auc(y, proba, classes, sample_weight=share) if several else np.nan
+    figures["accuracy"] = metrics.accuracy(y, labels, share)
+    if ordered:
+        values = values_of(y, classes), values_of(labels, classes)
+        figures["mean_absolute_error"] = metrics.mean_absolute_error(*values, share)
+        mean = predictions.mean[chosen]
+        figures["root_mean_squared_error"] = metrics.root_mean_squared_error(values[0], mean, share)
+    return figures
+
+
+REMEDY = "Raise the penalties (--l2, --l2-bias), choose one by --cv, or sample the posterior (--solver gibbs)."
+"""Advice for a model that is no better than marginals, in options of ``dyads fit``."""
+
+
+def shortfall(predictors: Mapping[str, Predictions], y: Any, sample_weight: Any = None) -> str:
+    """A sentence that says so if the model does not beat the best of the marginals in log-loss; empty if it does.
+
+    The model beats them if the mean of its log-loss minus theirs is below zero by more than two standard errors.
+    """
+    truth, weight = read_labels(y), read_weight(sample_weight)
+    losses = {name: metrics.log_losses(truth, each.proba, each.classes) for name, each in predictors.items()}
+    means = {name: float(np.average(loss, weights=weight)) for name, loss in losses.items()}
+    best = best_marginal(means)
+    difference, error = metrics.paired_difference(losses["model"], losses[best], weight)
+    if difference < -2 * error or best == "model":
+        return ""
+    size = "more" if difference > 2 * error else "not more"
+    noise = f"the difference of {difference:+.4f} is {size} than twice its standard error, {error:.4f}"
+    return shortfall_of(means, "these pairs", f" ({noise})")
+
+
+def best_marginal(log_loss: Mapping[str, float]) -> str:
+    """The predictor of least log-loss beside the model; the model if there is no other."""
+    others = [name for name in log_loss if name != "model"]
+    return min(others, key=lambda name: log_loss[name], default="model")
+
+
+def shortfall_of(log_loss: Mapping[str, float], pairs: str, noise: str = "") -> str:
+    """The sentence of `shortfall` for the mean log-loss of each predictor on the `pairs` so called."""
+    best = best_marginal(log_loss)
+    beats = "clearly beat" if log_loss["model"] < log_loss[best] else "beat"
+    return (
+        f"The model does not {beats} {best!r}, frequencies of labels in the training data: its log-loss on {pairs} is "
+        f"{log_loss['model']:.4f}, theirs {log_loss[best]:.4f}{noise}. {REMEDY}"
+    )
 
 
 def calibration_by_label(model: Any, X: Any, y: Any, sample_weight: Any = None) -> Any:
@@ -272,6 +342,7 @@ class _CV(LFL):
         for name in [name for name in vars(self) if name.endswith("_") and name not in SEARCHED]:
             delattr(self, name)
         self.__dict__.update({name: value for name, value in vars(chosen).items() if name.endswith("_")})
+        self.held_out_ = {"model": -self.best_score_} | search.marginals()
         return self
 
     def _paths(
@@ -362,6 +433,7 @@ class _Search:
         self.folds, self.n_jobs, self.verbose = folds, n_jobs, verbose
         self.params: list[dict[str, Any]] = []
         self.scores: list[list[float]] = []
+        self.marginal_losses: list[dict[str, float]] = []
 
     def path(self, fixed: dict[str, Any], name: str | None, grid: Sequence[Any]) -> None:
         """Evaluate the values of one penalty in increasing order, with the other parameters fixed; None is no penalty.
@@ -403,7 +475,18 @@ class _Search:
                 self.done += 1
                 if self.callback is not None:
                     self.callback(self.done, self.planned)
+        losses = {
+            name: _held_out_loss(each.proba, y_test, model.classes_, weight_test)
+            for name, each in (model.marginals(X_test) if scores else {}).items()
+        }
+        with self.lock:
+            self.marginal_losses.append(losses)
         return scores
+
+    def marginals(self) -> dict[str, float]:
+        """Mean held-out log-loss of the marginals of the training parts, on the same folds."""
+        known = [losses for losses in self.marginal_losses if losses]
+        return {name: float(np.mean([losses[name] for losses in known])) for name in known[0]}
 
     @property
     def best(self) -> dict[str, Any]:

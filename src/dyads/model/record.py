@@ -4,7 +4,7 @@ A `Record` has one `Parts`, one `Known` and one or more draws: one for a point e
 posterior. A `Model` combines one draw with the other two, and holds the mathematics of a single trained model.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, Self
@@ -12,13 +12,13 @@ from typing import Any, Protocol, Self
 import numpy as np
 from scipy import sparse
 
-from dyads.data.codes import Vocabulary
-from dyads.data.dyads import Counts, Dyads, Side
+from dyads.data.codes import Codes, Vocabulary
+from dyads.data.dyads import Counts, Dyads, LabelCounts, Side
 from dyads.data.features import Encoder
 from dyads.model.loss import Loss, link
 from dyads.model.objective import BlockPrior, Objective, Penalty
 from dyads.model.parameters import Blocks, Layout
-from dyads.model.structure import Structure, free_labels, with_reference
+from dyads.model.structure import Structure, free_labels, is_undirected, with_reference
 
 Array = np.ndarray[Any, Any]
 
@@ -80,6 +80,7 @@ class Known:
     col_name : name of the table column of column ids; with one id set, `rows` and `cols` differ in this name only
     relations : the relations seen in training, or None if there is one
     relation_counts : (n_relations,) summed weight of the training dyads of each relation
+    label_counts : the same of each row, column and relation, by label
     shared_centre : (n_relations, shared size) value that the penalty shrinks shared blocks towards
     dyad_encoder : encoder of the features of dyads, or None
     """
@@ -89,6 +90,7 @@ class Known:
     col_name: str
     relations: Vocabulary | None
     relation_counts: Array
+    label_counts: LabelCounts
     shared_centre: Array
     dyad_encoder: Encoder | None
 
@@ -136,7 +138,8 @@ class Known:
 
     def grown(self, rows: Vocabulary, cols: Vocabulary) -> Self:
         """Return a copy for `rows` and `cols`, which append new ids."""
-        return self.with_sets(entities.grown(ids) for entities, ids in zip(self.sets, (rows, cols), strict=False))
+        grown = self.with_sets(entities.grown(ids) for entities, ids in zip(self.sets, (rows, cols), strict=False))
+        return replace(grown, label_counts=self.label_counts.grown(len(grown.rows), len(grown.cols)))
 
     def with_sets(self, sets: Iterable[Entities]) -> Self:
         """Return a copy with other entities for each id set."""
@@ -149,12 +152,17 @@ class Known:
             replace(entities, counts=entities.counts + more)
             for entities, more in zip(self.sets, counts[:2], strict=False)
         )
-        return replace(counted, relation_counts=self.relation_counts + counts.relation)
+        return replace(
+            counted,
+            relation_counts=self.relation_counts + counts.relation,
+            label_counts=self.label_counts + LabelCounts.of(dyads),
+        )
 
     def without_counts(self) -> Self:
         """Return a copy with all counts zero."""
         uncounted = self.with_sets(replace(entities, counts=np.zeros(len(entities))) for entities in self.sets)
-        return replace(uncounted, relation_counts=np.zeros_like(self.relation_counts))
+        labels = LabelCounts(*(0 * counts for counts in self.label_counts.parts))
+        return replace(uncounted, relation_counts=np.zeros_like(self.relation_counts), label_counts=labels)
 
     def feature_names(self, side: str) -> list[str]:
         """Return the names of the features of one side: "row", "col" or "dyad"."""
@@ -537,6 +545,19 @@ class Record:
         """Turn scores (n, n_labels) into probabilities, calibrated if there is a calibrator."""
         proba = link(scores)
         return proba if self.calibrator is None else self.calibrator.apply(proba)
+
+    def marginals(self, codes: Sequence[Codes]) -> dict[str, Array]:
+        """Return the label frequencies of the training dyads as predictions (n, n_labels) for other dyads, by name.
+
+        "all labels": those of all dyads; "labels by " and the name of an id column: those of the dyads of the same id,
+        smoothed. Undirected pairs count for both of their nodes. `codes` : of rows, columns and relations if several.
+        """
+        counts = self.known.label_counts
+        if is_undirected(type(self.parts.structure), self.known.one_set):
+            counts = counts.undirected()
+        frequencies = {"all labels": np.tile(counts.shares, (len(codes[0]), 1))}
+        owners = zip(self.known.vocabularies, codes, ("row", "col", "relation"), strict=False)
+        return frequencies | {f"labels by {ids.name}": counts.smoothed(of)[owner] for ids, owner, of in owners}
 
     def grown(self, rows: Vocabulary, cols: Vocabulary) -> Self:
         """Return a copy for `rows` and `cols`, which append new ids."""

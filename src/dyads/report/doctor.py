@@ -1,5 +1,7 @@
 """Checks of a table of labelled pairs before a fit: problems in the data, and settings to start with."""
 
+import itertools
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +13,13 @@ from scipy.sparse.csgraph import connected_components
 
 from dyads.data.codes import Vocabulary, encode_labels
 from dyads.data.observations import read_id_columns
+from dyads.data.split import RandomCells
+from dyads.errors import NotConvergedWarning, UnknownIdWarning, VanishedWarning
 from dyads.estimators.kinds import LFLClassifier, LFLOrdinal
-from dyads.estimators.selection import vanishing_l2
-from dyads.solve import LBFGS
+from dyads.estimators.lfl import LFL, VANISHED
+from dyads.estimators.selection import predictors_of
+from dyads.metrics import log_losses, paired_difference
+from dyads.model.objective import LATENT
 
 Array = np.ndarray[Any, Any]
 
@@ -29,32 +35,46 @@ SKEWED_SHARE = 0.95
 MANY_LABELS = 30
 """More distinct labels than this are probably measurements, which should be binned."""
 
-LABELS_PER_RANK = 4
-"""Labels per id for each unit of the suggested rank: a smaller number suggests richer models that overfit sooner."""
+TENTHS = 10
+"""Candidates are fitted on nine tenths of the pairs and judged on the other: ids then have almost all their labels."""
 
-MAX_RANK = 10
-"""Largest rank to suggest: a higher limit allows richer, slower first fits."""
+MAX_ROUNDS = 3
+"""Tenths that candidates are judged on, one after the other, if the table is small: more make figures less noisy."""
 
-VANISHING_FRACTION = 1 / 8
-"""The suggested penalty, as a fraction of the one at which latent weights vanish: larger values underfit sooner."""
+SMALL = 100_000
+"""A table is small if its pairs times its labels, about the work of a fit, are no more than this."""
 
-L2_RANGE = (0.1, 30.0)
-"""Smallest and largest penalty to suggest, whatever the data: a guard against extremes on small or unusual tables."""
+LARGE = 2_000_000
+"""A table with more pairs times labels than this is checked on the pairs of some of its rows."""
 
-MAX_PAIRS = 100_000
-"""Largest number of pairs that the penalty is estimated from: more take longer, fewer make the estimate noisier."""
+FEWEST_PAIRS = 50
+"""Fewest pairs to check candidates on: below it nothing could be told from chance."""
 
-MAX_ITER = 50
-"""Iterations of the fit behind that estimate, which needs no exact minimum."""
+STEP = 3.0
+"""Factor between the penalties that are tried. Half of it costs twice the fits and gains little log-loss."""
+
+MAX_STEPS = 3
+"""Most steps from the default penalty in one direction; each is taken only if the one before it lowered the loss."""
 
 
 @dataclass(frozen=True)
 class Examined:
-    """Result of `examine`: figures by name, problems as sentences, and options of ``dyads fit`` to start with."""
+    """Result of `examine`.
+
+    Attributes
+    ----------
+    facts : figures by name
+    findings : problems, as sentences
+    advice : options of ``dyads fit`` to start with; None if there is nothing to learn
+    checked : what the advice was checked on: `pairs` (the number of pairs used), `held_out` (of these, the number that
+        candidates were judged on) and `log_loss`, the held-out log-loss of the defaults, of other options, and of the
+        marginals, by name; empty if there are too few pairs for a check
+    """
 
     facts: dict[str, Any]
     findings: list[str]
-    advice: str
+    advice: str | None
+    checked: dict[str, Any]
 
 
 def examine(X: Any, y: Any) -> Examined:
@@ -65,11 +85,11 @@ def examine(X: Any, y: Any) -> Examined:
     classes, label = encode_labels(y, at_least=1)
     n, shares = len(label), np.bincount(label) / len(label)
     facts: dict[str, Any] = {
-        "pairs": f"{n:,}",
-        f"rows ({row_name})": f"{len(rows):,}, with {_count_range(row)} labels each",
-        f"columns ({col_name})": f"{len(cols):,}, with {_count_range(col)} labels each",
-        "filled": f"{_n_cells(row, col) / (len(rows) * len(cols)):.2%} of all pairs",
-        "labels": ", ".join(f"{name} {share:.1%}" for name, share in zip(classes.tolist(), shares, strict=True)),
+        "pairs": n,
+        "rows": {"column": row_name, "ids": len(rows), "labels of an id": _count_range(row)},
+        "columns": {"column": col_name, "ids": len(cols), "labels of an id": _count_range(col)},
+        "filled": _n_cells(row, col) / (len(rows) * len(cols)),
+        "labels": dict(zip(classes.tolist(), shares.tolist(), strict=True)),
     }
     findings = [*_repeated(row, col, label), *_clashes(rows), *_clashes(cols), *_skew(classes, shares)]
     for vocabulary, codes in ((rows, row), (cols, col)):
@@ -88,13 +108,21 @@ def examine(X: Any, y: Any) -> Examined:
             f"The pairs form {n_parts} connected parts, which share no ids; the largest has {largest:.1%} of all "
             "pairs. Between parts, only biases and features are informative."
         )
-    advice = _advice(rows, cols, row, col, classes, label)
-    return Examined(facts, findings, advice)
+    if len(classes) < 2:
+        return Examined(facts, findings, None, {})
+    ordered = len(classes) > 2 and classes.dtype.kind in "iuf"
+    kind = f"--kind {'ordinal' if ordered else 'nominal'}"
+    if n < FEWEST_PAIRS:
+        return Examined(facts, findings, kind, {})
+    trial = _Trial({row_name: row, col_name: col}, classes[label], LFLOrdinal if ordered else LFLClassifier)
+    options = trial.search()
+    findings += trial.shortfall()
+    return Examined(facts, findings, f"{kind} {options}".strip(), trial.figures())
 
 
-def _count_range(codes: Array) -> str:
-    low, middle, high = np.quantile(np.bincount(codes), [0, 0.5, 1]).astype(int)
-    return f"{low:,} to {high:,} (median {middle:,})"
+def _count_range(codes: Array) -> dict[str, float]:
+    low, middle, high = np.quantile(np.bincount(codes), [0, 0.5, 1]).tolist()
+    return {"least": int(low), "median": middle, "most": int(high)}
 
 
 def _n_cells(row: Array, col: Array) -> int:
@@ -160,23 +188,91 @@ def _parts(row: Array, col: Array, n_rows: int, n_cols: int) -> tuple[int, Array
     return int(n_parts), part
 
 
-def _advice(rows: Vocabulary, cols: Vocabulary, row: Array, col: Array, classes: Array, label: Array) -> str:
-    """Suggest a rank by the number of labels per id, and a penalty by the strength at which latent weights vanish."""
-    if len(classes) < 2:
-        return ""
-    ordered = len(classes) > 2 and classes.dtype.kind in "iuf"
-    labels_per_id = len(label) / max(len(rows), len(cols))
-    rank = int(np.clip(labels_per_id / LABELS_PER_RANK, 1, MAX_RANK))
-    sample = np.arange(len(label))
-    if len(sample) > MAX_PAIRS:
-        n_rows = max(1, int(len(rows) * MAX_PAIRS / len(sample)))
-        sampled_rows = np.random.default_rng(0).permutation(len(rows))[:n_rows]
-        sample = np.flatnonzero(np.isin(row, sampled_rows))
-    pairs = np.column_stack([row[sample], col[sample]])
-    if len(np.unique(label[sample])) < 2:
-        return f"--kind {'ordinal' if ordered else 'nominal'} --rank {rank}"
-    kind = LFLOrdinal if ordered else LFLClassifier
-    estimator = kind(solver=LBFGS(max_iter=MAX_ITER), random_state=0)
-    strength = VANISHING_FRACTION * vanishing_l2(estimator, pairs, classes[label[sample]])
-    l2 = float(f"{np.clip(strength, *L2_RANGE):.1g}")
-    return f"--kind {'ordinal' if ordered else 'nominal'} --rank {rank} --l2 {l2:g}"
+class _Trial:
+    """Held-out log-losses of settings of an estimator and of marginals, all on the same pairs of one table.
+
+    Attributes
+    ----------
+    losses : (n_held,) losses of each candidate, by its options of ``dyads fit``; "" are the defaults
+    marginals : the same of the marginals, by name
+    """
+
+    def __init__(self, X: dict[str, Array], y: Array, kind: type[LFLOrdinal | LFLClassifier]) -> None:
+        n, n_labels = len(y), len(np.unique(y))
+        self.is_sample = n * n_labels > LARGE
+        if self.is_sample:
+            row = next(iter(X.values()))
+            n_rows = max(2, int((row.max() + 1) * LARGE / (n * n_labels)))
+            some = np.isin(row, np.random.default_rng(0).permutation(row.max() + 1)[:n_rows])
+            X, y = {name: column[some] for name, column in X.items()}, y[some]
+        self.X, self.y, self.kind = X, y, kind
+        folds = RandomCells(TENTHS).split(X)
+        self.folds = list(itertools.islice(folds, MAX_ROUNDS if n * n_labels <= SMALL else 1))
+        self.losses: dict[str, Array] = {}
+        self.marginals: dict[str, Array] = {}
+
+    def search(self) -> str:
+        """The options of the candidate of least loss, if it clearly beats the defaults; otherwise "".
+
+        Penalties are tried in steps from the default, weaker ones first, for as long as the loss falls. A sample has
+        fewer labels per column than the table, and so wants stronger penalties than the table does: on a sample only
+        weaker ones are tried.
+        """
+        self._judge("")
+        best = ""
+        for factor in (1 / STEP,) if self.is_sample else (1 / STEP, STEP):
+            for step in range(1, MAX_STEPS + 1):
+                options = self._judge_penalty(float(f"{LATENT * factor**step:.1g}"))
+                if self.losses[options].mean() >= self.losses[best].mean():
+                    break
+                best = options
+            if best:
+                break
+        difference, error = paired_difference(self.losses[best], self.losses[""])
+        return best if difference < -2 * error else ""
+
+    def _judge_penalty(self, l2: float) -> str:
+        """Judge a penalty on latent weights and return its options: those of rank 0 if none of the weights is left."""
+        options = f"--l2 {l2:g}"
+        if self._judge(options, l2=l2).record_.models[0].latent_size() < VANISHED:
+            del self.losses[options]
+            options = "--rank 0"
+            self._judge(options, rank=0)
+        return options
+
+    def _judge(self, options: str, **settings: Any) -> LFL:
+        """Fit a candidate on each training part, keep its losses on the held-out parts, and return the last model."""
+        losses: dict[str, list[Array]] = {}
+        for train, held in self.folds:
+            model = self.kind(random_state=0, **settings)
+            with warnings.catch_warnings():
+                for kind in (NotConvergedWarning, UnknownIdWarning, VanishedWarning):
+                    warnings.simplefilter("ignore", kind)
+                model.fit({name: column[train] for name, column in self.X.items()}, self.y[train])
+                # A label that the training part lacks has no probability.
+                held = held[np.isin(self.y[held], model.classes_)]
+                predictors = predictors_of(model, {name: column[held] for name, column in self.X.items()})
+            for name, each in predictors.items():
+                losses.setdefault(name, []).append(log_losses(self.y[held], each.proba, each.classes))
+        self.losses[options] = np.concatenate(losses.pop("model"))
+        self.marginals = {name: np.concatenate(parts) for name, parts in losses.items()}
+        return model
+
+    def shortfall(self) -> list[str]:
+        """A sentence if no candidate clearly beats the best of the marginals."""
+        ours = min(self.losses.values(), key=np.mean)
+        name, theirs = min(self.marginals.items(), key=lambda item: item[1].mean())
+        difference, error = paired_difference(ours, theirs)
+        if difference < -2 * error:
+            return []
+        return [
+            f"No settings tried here clearly beat {name!r}, frequencies of labels: their held-out log-loss is "
+            f"{theirs.mean():.4f}, that of the best settings {ours.mean():.4f} (standard error of the difference "
+            f"{error:.4f}). The ids may tell nothing about the labels."
+        ]
+
+    def figures(self) -> dict[str, Any]:
+        """The field `checked` of `Examined`."""
+        candidates = {options or "defaults": losses for options, losses in self.losses.items()}
+        means = {name: float(losses.mean()) for name, losses in (candidates | self.marginals).items()}
+        return {"pairs": len(self.y), "held_out": len(self.losses[""]), "log_loss": means}

@@ -17,7 +17,6 @@ from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
-from sklearn.model_selection import KFold
 
 import dyads
 from dyads import metrics
@@ -26,10 +25,9 @@ from dyads.data.files import replacing
 from dyads.data.observations import read_weight
 from dyads.data.tables import named_arrays, named_values
 from dyads.errors import InputError, UnknownIdWarning
-from dyads.estimators.baselines import Marginals
-from dyads.estimators.selection import by_regime
+from dyads.estimators.selection import by_regime, predictors_of, shortfall, turned
 from dyads.report import pictures
-from dyads.trained.predictions import predictions_of
+from dyads.trained.predictions import Predictions
 
 Array = np.ndarray[Any, Any]
 
@@ -39,26 +37,11 @@ LOOKED_UP = 400_000
 DRAWS = 500
 """Bootstrap samples of the pairs for the intervals of metrics: more take longer and make the bounds less noisy."""
 
-FEWEST_DYADS = 10
-"""Fewest pairs for baselines: below it, a fold has too few pairs to count labels on."""
-
 SHOWN = 5
 """Number of predictions in the tables of the most and of the least certain ones."""
 
 MOST_LABELS = 12
 """Largest number of labels in the table of labels: the most frequent ones."""
-
-NAMES = {
-    "n": "pairs",
-    "log_loss": "log-loss",
-    "brier_score": "Brier score",
-    "classwise_ece": "class-wise calibration error",
-    "auc": "AUC",
-    "accuracy": "accuracy",
-    "mean_absolute_error": "mean absolute error",
-    "root_mean_squared_error": "root mean squared error",
-}
-"""Names, in all tables of the page, of the columns of `by_regime`."""
 
 INK = "#1b1f24"
 """Colour of texts and lines in pictures, which becomes the text colour of the page, light or dark."""
@@ -124,13 +107,11 @@ def report_page(
     truth, weight = read_labels(y), read_weight(sample_weight)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnknownIdWarning)
-        predictions = predictions_of(model, X, row_features, col_features)
-        proba, predicted = predictions.proba, predictions.labels
-        regimes = by_regime(predictions, y, weight, ordered=hasattr(model, "predict_mean"))
+        predictors = predictors_of(model, X, row_features, col_features)
+        proba, predicted = predictors["model"].proba, predictors["model"].labels
         sections = {
             "facts": _facts(model, truth, weight, data_name),
-            "metrics": _metrics(model, X, truth, proba, predicted),
-            "regimes": _regimes(regimes),
+            **_metrics(model, predictors, truth, weight),
             "labels": _labels(model, truth, proba, weight),
             "pictures": _pictures(model, truth, proba, predicted, weight),
             "certain": _certain(model, X, features, truth, proba, most=True),
@@ -181,73 +162,58 @@ def _labels(model: Any, truth: Array, proba: Array, weight: Array | None) -> str
     )
 
 
-def _regimes(columns: dict[str, list[Any]]) -> str:
-    """Table of `by_regime`, metrics down and regimes across; a regime that has all the pairs stands for "all" too."""
-    kept = columns["regime"][:-1] if columns["n"][:-1] == columns["n"][-1:] else columns["regime"]
-    rows = [[NAMES[name], *map(_figure, column[: len(kept)])] for name, column in columns.items() if name != "regime"]
-    return _rows(["metric", *kept], rows)
+def _metrics(model: Any, predictors: dict[str, Predictions], truth: Array, weight: Array | None) -> dict[str, str]:
+    """The sections of metrics, next to the marginals of the training data: of all pairs, and by regime.
+
+    In the first, metrics that are means over pairs have 90% intervals, and a sentence says if marginals do as well.
+    """
+    tables = turned(by_regime(predictors, truth, weight, ordered=hasattr(model, "predict_mean")))
+    _, figures = tables.pop("all")
+    losses = _losses(model, predictors, truth)
+    intervals = {metrics.TITLES[name]: _interval(loss, weight) for name, loss in losses.items()}
+    rows = [[title, ours + intervals.get(title, ""), *others] for title, ours, *others in _written(figures)]
+    _, first, *marginals = figures
+    sentence = shortfall(predictors, truth, weight)
+    section = _rows(["metric", f"{first} (90% interval)", *marginals], rows)
+    regimes = [
+        f"<h3>{html.escape(regime)}: {n:,} pairs</h3>{_rows(list(columns), _written(columns))}"
+        for regime, (n, columns) in tables.items()
+    ]
+    return {
+        "metrics": section + (f'<p class="warning">{html.escape(sentence)}</p>' if sentence else ""),
+        "regimes": "".join(regimes) or "<p>All rows and columns of these pairs had labels in training.</p>",
+    }
 
 
-def _figure(value: Any) -> str:
-    if isinstance(value, int):
-        return f"{value:,}"
-    return f"{value:.4f}" if np.isfinite(value) else "–"
+def _written(columns: dict[str, list[Any]]) -> list[list[str]]:
+    """The rows of a table of `turned`: a metric, and its figures to four digits; NaN is a dash."""
+    return [
+        [title, *("–" if np.isnan(figure) else f"{figure:.4f}" for figure in figures)]
+        for title, *figures in zip(*columns.values(), strict=True)
+    ]
 
 
-def _losses(model: Any, truth: Array, proba: Array, predicted: Array) -> dict[str, Array]:
-    """Loss or score of each pair, by metric; the metrics are their means."""
-    code = label_codes(truth, model.classes_)
+def _losses(model: Any, predictors: dict[str, Predictions], truth: Array) -> dict[str, Array]:
+    """Loss or score of the model for each pair, by metric; the metrics are their means."""
+    predictions, classes = predictors["model"], model.classes_
     losses = {
-        "log-loss": metrics.log_losses(truth, proba, model.classes_),
-        "Brier score": metrics.brier_scores(truth, proba, model.classes_),
-        "accuracy": (predicted == truth).astype(float),
+        "log_loss": metrics.log_losses(truth, predictions.proba, classes),
+        "brier_score": metrics.brier_scores(truth, predictions.proba, classes),
+        "accuracy": (predictions.labels == truth).astype(float),
     }
     if hasattr(model, "predict_mean"):
-        values = numeric_values(model.classes_)
-        label = values[label_codes(predicted, model.classes_)]
-        losses["mean absolute error"] = np.abs(label - values[code])
+        values = numeric_values(classes)
+        losses["mean_absolute_error"] = np.abs(values[predictions.codes] - values[label_codes(truth, classes)])
     return losses
 
 
-def _metrics(model: Any, X: Any, truth: Array, proba: Array, predicted: Array) -> str:
-    """Table of metrics with 90% intervals, next to baselines: cross-validated label frequencies of the same pairs."""
-    table = named_values(X)
-    columns = {ids.name: np.asarray(table[ids.name]) for ids in model.record_.known.vocabularies[:2]}
-    ours = _losses(model, truth, proba, predicted)
-    baselines = {
-        "all labels": "all",
-        f"the {model.record_.known.vocabularies[0].name}'s labels": "row",
-        f"the {model.record_.known.vocabularies[1].name}'s labels": "col",
-    }
-    counted: dict[str, dict[str, float]] = {}
-    for title, of in baselines.items() if len(truth) >= FEWEST_DYADS else ():
-        baseline_proba = np.empty_like(proba)
-        for train, test in KFold(5, shuffle=True, random_state=0).split(truth):
-            if len(np.unique(truth[train])) < 2:
-                break
-            marginal = Marginals(of).fit({name: column[train] for name, column in columns.items()}, truth[train])
-            test_proba = marginal.predict_proba({name: column[test] for name, column in columns.items()})
-            baseline_proba[test] = 0
-            baseline_proba[np.ix_(test, np.searchsorted(model.classes_, marginal.classes_))] = test_proba
-        else:
-            label = model.classes_[model.decide(baseline_proba)]
-            losses = _losses(model, truth, baseline_proba, label)
-            counted[title] = {name: float(loss.mean()) for name, loss in losses.items()}
-    rng = np.random.default_rng(0)
-    rows = []
-    for name, loss in ours.items():
-        draws = [loss[rng.integers(0, len(loss), len(loss))].mean() for _ in range(DRAWS)]
-        low, high = np.quantile(draws, [0.05, 0.95])
-        rows.append(
-            [
-                name,
-                f"{loss.mean():.4f} ({low:.4f} to {high:.4f})",
-                *(f"{means[name]:.4f}" for means in counted.values()),
-            ]
-        )
-    ece = metrics.classwise_ece(truth, proba, model.classes_)
-    rows.append(["class-wise calibration error", f"{ece:.4f}", *[""] * len(counted)])
-    return _rows(["metric", "the model (90% interval)", *counted], rows)
+def _interval(losses: Array, weight: Array | None) -> str:
+    """A 90% bootstrap interval of the mean, as text."""
+    rng, n = np.random.default_rng(0), len(losses)
+    draws = (rng.integers(0, n, n) for _ in range(DRAWS))
+    means = [np.average(losses[drawn], weights=None if weight is None else weight[drawn]) for drawn in draws]
+    low, high = np.quantile(means, [0.05, 0.95])
+    return f" ({low:.4f} to {high:.4f})"
 
 
 NUMBER = re.compile(r"[+−-]?[\d.,]+%?|–|")

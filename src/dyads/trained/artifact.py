@@ -13,6 +13,7 @@ from scipy import sparse
 
 from dyads.data.archive import Format, arrays_of_part, arrays_to_part, read_archive, write_archive
 from dyads.data.codes import Vocabulary
+from dyads.data.dyads import LabelCounts
 from dyads.data.features import Encoder
 from dyads.errors import ModelFileError
 from dyads.model.loss import LOSSES
@@ -20,11 +21,12 @@ from dyads.model.record import Draw, Entities, Known, Parts, Population, Record
 from dyads.model.structure import KINDS
 from dyads.trained.calibration import CALIBRATORS
 
-MODEL = Format("dyads model", 4, 0, "save the model again", "fit the model again")
+MODEL = Format("dyads model", 5, 0, "save the model again", "fit the model again")
 POPULATION_ARRAYS = ("average", "spread", "partner_shift", "centre", "precision", "predictions")
 CSR_ARRAYS = ("data", "indices", "indptr")
 PLAIN_FIELDS = ("interactions", "rank", "bias", "strengths", "scaling", "implicit")
 SIDES = ("row", "col")
+LABEL_COUNTS = (*SIDES, "relation")
 
 
 def write(path: str | os.PathLike[str], record: Record, about: dict[str, Any]) -> None:
@@ -39,6 +41,7 @@ def write(path: str | os.PathLike[str], record: Record, about: dict[str, Any]) -
         "relation_counts": known.relation_counts,
         "shared_centre": known.shared_centre,
         "nonconformity": record.nonconformity,
+        **{f"{of}_label_counts": getattr(known.label_counts, of) for of in LABEL_COUNTS},
     }
     for side, entities in sets.items():
         arrays |= {f"{side}_counts": entities.counts, f"{side}_average_features": entities.average_features}
@@ -96,6 +99,7 @@ def read(path: str | os.PathLike[str]) -> tuple[Record, dict[str, Any]]:
             col_name=manifest["columns"][1],
             relations=None if relation is None else Vocabulary(_from_ipc(parts["relations.arrow"]), relation),
             relation_counts=arrays["relation_counts"],
+            label_counts=LabelCounts(*(arrays[f"{of}_label_counts"] for of in LABEL_COUNTS)),
             shared_centre=arrays["shared_centre"],
             dyad_encoder=_encoder("dyad", manifest),
         )
