@@ -68,6 +68,13 @@ def test_a_model_goes_from_a_table_to_predictions(run, files):
     assert list(out["user"]) == list(test["user"])
 
 
+def test_a_report_counts_weights(run, files, ratings):
+    ratings[450:].assign(w=2).to_csv("weighted.csv", index=False)
+    code, _, err = run("report", "model.dyads", "weighted.csv", "--label", "rating", "--weight", "w", "-o", "page.html")
+    assert code == 0, err
+    assert "the weights of the pairs sum to 300<" in (files / "page.html").read_text()
+
+
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet", "arrow"])
 def test_every_format_is_read_and_written(run, files, ratings, suffix):
     test = ratings[450:]

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import dyads
-from dyads import Gibbs, LFLClassifier, LFLLink, LFLOrdinal, LFLRelational
+from dyads import LBFGS, Gibbs, LFLClassifier, LFLLink, LFLOrdinal, LFLRelational
 from dyads.datasets.synthetic import make_nominal, make_relations, make_store
+from dyads.errors import InputError
 from dyads.metrics import TITLES
 from dyads.report import page
 
@@ -78,7 +79,7 @@ def table_after(heading, text):
 
 
 GIBBS = LFLOrdinal(rank=2, solver=Gibbs(sweeps=5), random_state=0)
-CURVE, TRACE = "Training: objective by iteration", "Trace of the sampler: level after the burn-in if it has mixed"
+CURVE, TRACE = "Training: objective by iteration", "Trace of the sampler: after the burn-in it should be level"
 ROWS, COLUMNS = ("Map of {} ({}): near points have similar labels".format(what, "{}") for what in ("rows", "columns"))
 
 
@@ -134,6 +135,7 @@ def test_a_page_of_any_kind_of_model_tells_its_kind_its_figures_and_its_pairs(mo
     if isinstance(model, LFLRelational):
         assert kept["values"] == ""
         assert "Not available for a model of several relations." in text
+        assert re.search('<form id="lookup"[^>]* hidden>', text)
         return
     assert "All pairs of ids known to the model." in text
     assert [kept["rows"], kept["cols"]] == [list(map(str, ids)) for ids in (model.row_ids_, model.col_ids_)]
@@ -172,6 +174,34 @@ def test_weights_count_in_every_figure(store):
     figures = [re.findall(r"<text [^>]*>([\d,]+)</text>", each.split("<figure>")[2]) for each in (text, same)]
     assert figures[0] == figures[1]
     assert len(figures[0]) == 9
+
+
+def test_no_pairs_and_weights_of_another_length_are_refused(store):
+    model, test = store
+    with pytest.raises(InputError, match="There are no labelled pairs"):
+        page.report_page(model, {name: column[:0] for name, column in test.X.items()}, test.y[:0])
+    with pytest.raises(InputError, match=f"{len(test.y)} labels but 3 weights"):
+        page.report_page(model, test.X, test.y, sample_weight=[1, 2, 3])
+
+
+def test_a_page_that_cannot_be_written_leaves_the_old_one(store, tmp_path, monkeypatch):
+    model, test = store
+    path = tmp_path / "report.html"
+    path.write_text("old")
+    monkeypatch.setattr(page, "_metrics", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        page.report(model, test.X, test.y, path)
+    assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
+    assert path.read_text() == "old"
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_page_of_thousands_of_ids_is_small():
+    rng = np.random.default_rng(0)
+    X, y = {"a": rng.integers(0, 2000, 9000), "b": rng.integers(0, 2000, 9000)}, rng.integers(0, 3, 9000)
+    model = LFLClassifier(rank=2, solver=LBFGS(max_iter=2), random_state=0).fit(X, y)
+    text = page.report_page(model, {name: ids[:99] for name, ids in X.items()}, y[:99])
+    assert len(text.encode()) < 1_400_000
 
 
 def test_a_pair_that_the_data_repeat_is_shown_once(store):

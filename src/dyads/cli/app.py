@@ -89,9 +89,15 @@ def report(
     features = new_features(model, row_features, col_features)
     with console.warned(), console.bar("Writing the report"):
         page.report(
-            model, X, y, output, sample_weight=sample_weight, model_name=model_file.name, data_name=Path(data).name,
+            model,
+            X,
+            y,
+            output,
+            sample_weight=sample_weight,
+            model_name=model_file.name,
+            data_name="standard input" if data == "-" else Path(data).name,
             **features,
-        )  # fmt: skip
+        )
     console.say(f"Wrote {output}.")
 
 

@@ -105,6 +105,10 @@ def report_page(
         raise InputError("The report needs matplotlib, which is not installed: run pip install 'dyads[plot]'.")
     features = {"row_features": row_features, "col_features": col_features}
     truth, weight = read_labels(y), read_weight(sample_weight)
+    if not len(truth):
+        raise InputError("There are no labelled pairs: the report needs at least one. Check the table.")
+    if weight is not None and len(weight) != len(truth):
+        raise InputError(f"Got {len(truth)} labels but {len(weight)} weights: expected one weight per label.")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnknownIdWarning)
         predictors = predictors_of(model, X, row_features, col_features)
@@ -135,11 +139,13 @@ def report_page(
 
 def _facts(model: Any, truth: Array, weight: Array | None, data_name: str | None) -> str:
     record = model.record_
-    sampled = f"{len(record.draws)} draws of the posterior" if record.is_posterior else model.solver_
+    trained = f"{model.solver_}, {model.n_iter_} iterations"
+    if record.is_posterior:
+        trained = f"{len(record.draws)} draws of the posterior, {model.n_iter_} sweeps"
     tested = f"{len(truth):,} pairs" + ("" if data_name is None else f" of {data_name}")
     facts = {
         "model": f"{type(model).__name__}, {type(record.parts.structure).__name__.lower()}, rank {model.rank}",
-        "trained": f"{sampled}, {model.n_iter_} iterations; {model.n_parameters_:,} weights",
+        "trained": f"{trained}; {model.n_parameters_:,} weights",
         "rows": f"{len(model.row_ids_):,} ids of {record.known.vocabularies[0].name}",
         "columns": f"{len(model.col_ids_):,} ids of {record.known.vocabularies[1].name}",
         "tested on": tested,
@@ -254,7 +260,7 @@ def _pictures(model: Any, truth: Array, proba: Array, predicted: Array, weight: 
         ),
     }
     if hasattr(model, "diagnostics_"):
-        title = "Trace of the sampler: level after the burn-in if it has mixed"
+        title = "Trace of the sampler: after the burn-in it should be level"
         drawn[title] = lambda ax: pictures.plot_trace(ax, model)
     else:
         drawn["Training: objective by iteration"] = lambda ax: pictures.plot_training_curve(ax, model.trace_)
