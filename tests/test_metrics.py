@@ -145,3 +145,13 @@ def test_effective_samples_of_an_autoregression_are_as_in_theory():
             x[:, i] = correlation * x[:, i - 1] + rng.normal(size=(4, 3))
         expected = 4 * 5000 * (1 - correlation) / (1 + correlation)
         np.testing.assert_allclose(metrics.effective_sample_size(x), expected, rtol=0.25)
+
+
+def test_a_paired_difference_has_a_weighted_mean_and_its_standard_error():
+    losses, others = np.array([1.0, 2.0, 4.0, 4.0]), np.array([1.0, 1.0, 1.0, 1.0])
+    mean, error = metrics.paired_difference(losses, others)
+    assert mean == pytest.approx(1.75)
+    assert error == pytest.approx(np.std(losses - others) / 2)
+    weighted = metrics.paired_difference(losses[:3], others[:3], [1, 1, 2])
+    assert weighted[0] == pytest.approx(1.75), "a dyad of weight two counts twice"
+    assert metrics.paired_difference(losses, losses) == (0, 0)

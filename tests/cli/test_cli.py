@@ -13,9 +13,11 @@ import pandas as pd
 import pytest
 
 import dyads
+from dyads.cli import console
 from dyads.datasets import sources
 from dyads.estimators.kinds import LFLClassifier
 from dyads.estimators.settings import SETTINGS
+from dyads.metrics import TITLES
 
 pytest.importorskip("matplotlib")
 
@@ -92,9 +94,8 @@ def test_every_format_is_read_and_written(run, files, ratings, suffix):
 
 def test_every_other_command(run, files):
     code, out, _ = run("evaluate", "model.dyads", "test.csv", "--label", "rating", "--json")
-    lines = json.loads(out)
-    assert (code, lines[-1]["regime"]) == (0, "all")
-    assert lines[-1]["n"] == 150
+    lines = {(line["regime"], line["predictor"]): line for line in json.loads(out)}
+    assert (code, lines["all", "model"]["n"], lines["all", "labels by user"]["n"]) == (0, 150, 150)
     assert run("recommend", "model.dyads", "--id", "u1", "-n", 3, "--exclude", "train.csv", "-o", "best.csv")[0] == 0
     best = pd.read_csv("best.csv")
     assert list(best) == ["user", "item", "rank", "value"]
@@ -395,6 +396,62 @@ def test_the_doctor_sees_what_is_odd(run, here):
     ):
         assert sentence in found
     assert "connected parts" in found
+
+
+def test_figures_and_names_are_whole_at_80_columns(run, files, monkeypatch):
+    monkeypatch.setattr(console, "OFF_TERMINAL", 80)
+    _, told, _ = run("evaluate", "model.dyads", "test.csv", "--label", "rating", "--json")
+    model = next(line for line in json.loads(told) if (line["regime"], line["predictor"]) == ("all", "model"))
+    _, out, _ = run("evaluate", "model.dyads", "test.csv", "--label", "rating")
+    assert "…" not in out
+    assert max(map(len, out.splitlines())) <= 80
+    for name, title in TITLES.items():
+        assert re.search(rf"│ {title} +│ +{model[name]:.4f} │", out), title
+    assert out.count("log-loss") == 1, "all pairs are known: no figure is said twice"
+
+
+def noise(n=600):
+    rng = np.random.default_rng(0)
+    return pd.DataFrame({"my_user": rng.integers(0, 20, n), "item": rng.integers(0, 15, n), "label": rng.choice(3, n)})
+
+
+def test_a_model_worse_than_label_frequencies_says_so(run, here):
+    noise()[:450].to_csv("train.csv", index=False)
+    noise()[450:].to_csv("test.csv", index=False)
+    _, out, err = run("fit", "train.csv", "--rank", 0, "--l2-bias", 0.1, "-o", "m.dyads", "--json")
+    told = json.loads(out)["log-loss on the training pairs"]
+    assert list(told) == ["model", "all labels", "labels by my_user", "labels by item"]
+    assert "fitted to these pairs: judge it on others" in err
+    _, out, err = run("evaluate", "m.dyads", "test.csv", "--json")
+    model, everything = json.loads(out)[-4:-2]
+    assert f"its log-loss on these pairs is {model['log_loss']:.4f}, theirs {everything['log_loss']:.4f}" in err
+    _, out, err = run("fit", "train.csv", "--rank", 0, "--cv", "-o", "cv.dyads", "--json")
+    told = json.loads(out)["log-loss on held-out pairs"]
+    assert told["model"] > told["all labels"]
+    assert "The model does not beat 'all labels'" in err
+    assert "--cv" not in err, "it was just done"
+
+
+def test_names_of_files_and_columns_are_shown_as_they_are(run, here):
+    noise().to_csv("my_train.csv", index=False)
+    _, out, _ = run("describe", "my_train.csv")
+    assert "my_train.csv" in out.splitlines()[1]
+    assert "rows (my_user)" in out
+
+
+def test_facts_are_numbers_in_json_and_labels_are_cut_on_a_terminal(run, here):
+    many = pd.DataFrame({"a": np.arange(90) % 9, "b": np.arange(90) % 7, "label": [f"n{i}" for i in range(90)]})
+    many.to_csv("many.csv", index=False)
+    _, out, _ = run("describe", "many.csv", "--json")
+    facts = json.loads(out)["facts"]
+    assert facts["pairs"] == 90
+    assert facts["rows"] == {"column": "a", "ids": 9, "labels of an id": {"least": 10, "median": 10, "most": 10}}
+    assert facts["filled"] == pytest.approx(1)
+    assert facts["labels"]["n7"] == pytest.approx(1 / 90)
+    _, out, _ = run("describe", "many.csv")
+    assert "n0 1.1%, n1 1.1%, n10 1.1%" in out
+    assert "n19 1.1%, ... (90)" in out
+    assert "n2 1.1%" not in out
 
 
 def test_data_sets_are_listed(run, monkeypatch, here):

@@ -1,5 +1,6 @@
 """A model is judged by what it knew of the ids."""
 
+import dataclasses
 import warnings
 
 import matplotlib.figure
@@ -15,6 +16,7 @@ from dyads.datasets.synthetic import make_nominal
 from dyads.errors import InputError
 from dyads.estimators.baselines import Marginals
 from dyads.estimators.selection import predictors_of, shortfall, turned, vanishing_l2
+from dyads.model.loss import Squared
 from dyads.report.pictures import plot_cv_curve
 from shop import WITH, X, Y
 
@@ -81,7 +83,7 @@ def test_a_model_that_does_not_beat_marginals_says_so_and_by_how_much():
     pairs, y = noise()
     train, test = np.arange(len(y)) < 400, np.arange(len(y)) >= 400
     overfitted = LFLClassifier(rank=0, l2=dyads.L2(bias=0.01)).fit(pairs[train], y[train])
-    sentence = shortfall(predictors_of(overfitted, pairs[test]), y[test])
+    sentence = shortfall(overfitted, predictors_of(overfitted, pairs[test]), y[test])
     table = dyads.evaluate(overfitted, pairs[test], y[test]).set_index(["regime", "predictor"])["log_loss"]
     figures = f"is {table['all', 'model']:.4f}, theirs {table['all', 'all labels']:.4f}"
     assert sentence.startswith("The model does not beat 'all labels'")
@@ -89,9 +91,13 @@ def test_a_model_that_does_not_beat_marginals_says_so_and_by_how_much():
     assert "is more than twice its standard error" in sentence
     assert "--l2" in sentence
     flat = LFLClassifier(rank=0, l2=dyads.L2(bias=1e6)).fit(pairs[train], y[train])
-    assert "is not more than twice its standard error" in shortfall(predictors_of(flat, pairs[test]), y[test])
+    assert "is not more than twice its standard error" in shortfall(flat, predictors_of(flat, pairs[test]), y[test])
+    record = flat.record_
+    squared = dataclasses.replace(record.parts, loss=Squared().bind(np.arange(3.0)))
+    flat.record_ = dataclasses.replace(record, parts=squared)
+    assert "calibrate its probabilities" in shortfall(flat, predictors_of(flat, pairs[test]), y[test])
     good = LFLClassifier(rank=0, random_state=0).fit(X[:1000], Y[:1000])
-    assert shortfall(predictors_of(good, X[1000:]), Y[1000:]) == ""
+    assert shortfall(good, predictors_of(good, X[1000:]), Y[1000:]) == ""
 
 
 def test_a_table_for_people_leaves_out_what_it_would_say_twice():

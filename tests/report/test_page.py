@@ -146,6 +146,19 @@ def test_a_page_of_any_kind_of_model_tells_its_kind_its_figures_and_its_pairs(mo
     np.testing.assert_allclose(held.reshape(expected.shape), expected, atol=1e-5)
 
 
+def test_a_page_says_if_marginals_do_as_well_and_shows_new_ids_apart():
+    rng = np.random.default_rng(0)
+    X = {"user": rng.integers(0, 20, 300), "item": rng.integers(0, 15, 300)}
+    y, train = rng.integers(0, 3, 300), X["user"] > 2
+    train &= np.arange(300) < 200
+    model = LFLClassifier(rank=0, l2=dyads.L2(bias=0.1)).fit({name: ids[train] for name, ids in X.items()}, y[train])
+    text = page.report_page(model, {name: ids[~train] for name, ids in X.items()}, y[~train])
+    assert "The model does not beat &#x27;all labels&#x27;" in text
+    new = np.isin(X["user"], [0, 1, 2]).sum()
+    assert f"<h3>new row: {new} pairs</h3>" in text
+    assert f"<h3>known: {(~train).sum() - new} pairs</h3>" in text
+
+
 def test_large_models_keep_the_page_small(store, monkeypatch):
     model, test = store
     monkeypatch.setattr(page, "LOOKED_UP", 300)

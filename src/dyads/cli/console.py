@@ -27,6 +27,9 @@ PICTURES = (".png", ".pdf", ".svg")
 LINE_OF_NAME = 10
 """Characters of the name of a column of numbers before it goes on in the next line, unless a word is longer."""
 
+OFF_TERMINAL = 160
+"""Width of tables that are not printed to a terminal, which has none: one that rarely breaks a cell."""
+
 debug = False
 """Whether to print the traceback of an error; set by ``--debug``."""
 
@@ -121,8 +124,7 @@ def show(lines: Mapping[str, Sequence[Any]], title: str = "", as_json: bool = Fa
             table.add_column(escape(name), overflow="fold")
     for row in zip(*lines.values(), strict=True):
         table.add_row(*(escape(_text(value)) for value in row))
-    # Off a terminal there is no width to fit: use one that rarely cuts a cell.
-    Console(highlight=False, width=None if sys.stdout.isatty() else 160).print(table)
+    Console(highlight=False, width=None if sys.stdout.isatty() else OFF_TERMINAL).print(table)
 
 
 def show_json(value: Any) -> None:

@@ -158,7 +158,7 @@ def fit(
     if not model.held_out_:
         console.say("The model was fitted to these pairs: judge it on others (dyads split, then dyads evaluate).")
     if log_loss["model"] >= log_loss[best_marginal(log_loss)]:
-        console.say(shortfall_of(log_loss, pairs))
+        console.say(shortfall_of(model, log_loss, pairs))
 
 
 def _log_loss_of_fit(model: Any, X: Any, y: Any, weight: Any) -> tuple[dict[str, float], str]:
@@ -263,7 +263,7 @@ def evaluate(
         for regime, (n, table) in selection.turned(figures).items():
             title = f"{model_file.name} on {data}" if regime == "all" else f"Of these, {regime}"
             console.show(table, f"{title}: {n:,} pairs")
-    sentence = selection.shortfall(predictors, y, sample_weight)
+    sentence = selection.shortfall(model, predictors, y, sample_weight)
     if sentence:
         console.say(sentence)
 

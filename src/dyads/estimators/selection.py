@@ -103,10 +103,14 @@ def by_regime(
         regimes = {name: ((support > 0) == np.array(known)).all(axis=1) for name, known in REGIMES.items()}
     regimes["all"] = np.ones(len(truth), np.bool_)
     columns: dict[str, list[Any]] = {}
+    of_all: dict[str, dict[str, float]] = {}
     for regime, chosen in regimes.items():
         for predictor, predictions in predictors.items() if chosen.any() else ():
-            line = {"regime": regime, "predictor": predictor, "n": int(chosen.sum())}
-            line |= _figures(predictions, truth, weight, chosen, ordered)
+            # If all dyads are of one regime, they are judged once.
+            figures = of_all.get(predictor) or _figures(predictions, truth, weight, chosen, ordered)
+            if chosen.all():
+                of_all[predictor] = figures
+            line = {"regime": regime, "predictor": predictor, "n": int(chosen.sum()), **figures}
             for name, value in line.items():
                 columns.setdefault(name, []).append(value)
     return columns
@@ -149,11 +153,16 @@ def _figures(
     return figures
 
 
-REMEDY = "Raise the penalties (--l2, --l2-bias), choose one by --cv, or sample the posterior (--solver gibbs)."
-"""Advice for a model that is no better than marginals, in options of ``dyads fit``."""
+def _remedy(model: Any) -> str:
+    """Advice for a model that is no better than marginals, in terms of the command."""
+    if model.record_.parts.loss.ordered and model.record_.calibrator is None:
+        return "Its loss trains only the expected label: calibrate its probabilities on held-out pairs."
+    if isinstance(model, _CV):
+        return "Raise --l2-bias, or sample the posterior (--solver gibbs)."
+    return "Raise the penalties (--l2, --l2-bias), choose one by --cv, or sample the posterior (--solver gibbs)."
 
 
-def shortfall(predictors: Mapping[str, Predictions], y: Any, sample_weight: Any = None) -> str:
+def shortfall(model: Any, predictors: Mapping[str, Predictions], y: Any, sample_weight: Any = None) -> str:
     """A sentence that says so if the model does not beat the best of the marginals in log-loss; empty if it does.
 
     The model beats them if the mean of its log-loss minus theirs is below zero by more than two standard errors.
@@ -167,7 +176,7 @@ def shortfall(predictors: Mapping[str, Predictions], y: Any, sample_weight: Any 
         return ""
     size = "more" if difference > 2 * error else "not more"
     noise = f"the difference of {difference:+.4f} is {size} than twice its standard error, {error:.4f}"
-    return shortfall_of(means, "these pairs", f" ({noise})")
+    return shortfall_of(model, means, "these pairs", f" ({noise})")
 
 
 def best_marginal(log_loss: Mapping[str, float]) -> str:
@@ -176,13 +185,13 @@ def best_marginal(log_loss: Mapping[str, float]) -> str:
     return min(others, key=lambda name: log_loss[name], default="model")
 
 
-def shortfall_of(log_loss: Mapping[str, float], pairs: str, noise: str = "") -> str:
+def shortfall_of(model: Any, log_loss: Mapping[str, float], pairs: str, noise: str = "") -> str:
     """The sentence of `shortfall` for the mean log-loss of each predictor on the `pairs` so called."""
     best = best_marginal(log_loss)
     beats = "clearly beat" if log_loss["model"] < log_loss[best] else "beat"
     return (
         f"The model does not {beats} {best!r}, frequencies of labels in the training data: its log-loss on {pairs} is "
-        f"{log_loss['model']:.4f}, theirs {log_loss[best]:.4f}{noise}. {REMEDY}"
+        f"{log_loss['model']:.4f}, theirs {log_loss[best]:.4f}{noise}. {_remedy(model)}"
     )
 
 

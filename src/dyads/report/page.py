@@ -179,7 +179,7 @@ def _metrics(model: Any, predictors: dict[str, Predictions], truth: Array, weigh
     intervals = {metrics.TITLES[name]: _interval(loss, weight) for name, loss in losses.items()}
     rows = [[title, ours + intervals.get(title, ""), *others] for title, ours, *others in _written(figures)]
     _, first, *marginals = figures
-    sentence = shortfall(predictors, truth, weight)
+    sentence = shortfall(model, predictors, truth, weight)
     section = _rows(["metric", f"{first} (90% interval)", *marginals], rows)
     regimes = [
         f"<h3>{html.escape(regime)}: {n:,} pairs</h3>{_rows(list(columns), _written(columns))}"

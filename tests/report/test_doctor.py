@@ -1,0 +1,60 @@
+"""A first look at a table: its advice was checked on pairs held out of it, and is the defaults unless it beat them."""
+
+import numpy as np
+import pytest
+
+from dyads.datasets.synthetic import make_nominal
+from dyads.report import doctor
+
+
+def table(n=900, seed=0):
+    """Pairs, with labels of 1 to 3 that say nothing."""
+    rng = np.random.default_rng(seed)
+    return {"user": rng.integers(0, 30, n), "item": rng.integers(0, 20, n)}, rng.integers(1, 4, n)
+
+
+def structured():
+    data = make_nominal(n=30, rank=1, width=6.0, random_state=0)
+    return data.X, np.array(["a", "b", "c"])[data.y - 1]
+
+
+def test_noise_is_called_noise_and_gets_the_simplest_model():
+    examined = doctor.examine(*table())
+    log_loss = examined.checked["log_loss"]
+    assert examined.checked["pairs"] == 900
+    assert min(log_loss, key=log_loss.get) == "all labels"
+    assert any("clearly beat 'all labels'" in sentence for sentence in examined.findings)
+    assert examined.advice in ("--kind ordinal", "--kind ordinal --rank 0")
+
+
+def test_clear_structure_gets_a_weaker_penalty_than_the_default():
+    examined = doctor.examine(*structured())
+    log_loss = examined.checked["log_loss"]
+    kind, l2 = examined.advice.split(" --l2 ")
+    assert kind == "--kind nominal"
+    assert float(l2) < 6
+    assert log_loss[f"--l2 {l2}"] < log_loss["defaults"] < log_loss["all labels"]
+    assert not any("clearly beat" in sentence for sentence in examined.findings)
+
+
+def test_what_is_not_clearly_better_than_the_defaults_is_not_advised(monkeypatch):
+    monkeypatch.setattr(doctor, "paired_difference", lambda ours, theirs: (np.mean(ours - theirs), 1.0))
+    examined = doctor.examine(*structured())
+    assert min(examined.checked["log_loss"].values()) < examined.checked["log_loss"]["defaults"]
+    assert examined.advice == "--kind nominal"
+
+
+def test_a_large_table_is_checked_on_some_rows_and_never_advised_a_stronger_penalty(monkeypatch):
+    monkeypatch.setattr(doctor, "LARGE", 1200)
+    X, y = table()
+    examined = doctor.examine(X, y)
+    assert 300 < examined.checked["pairs"] < 500
+    assert list(examined.checked["log_loss"])[:2] == ["defaults", "--l2 2"]
+    assert examined.advice == "--kind ordinal"
+    assert examined.facts["pairs"] == 900
+
+
+@pytest.mark.parametrize(("n", "labels", "advice"), [(20, 2, "--kind nominal"), (20, 1, None)])
+def test_a_table_too_small_to_check_gets_the_defaults_and_one_label_nothing(n, labels, advice):
+    examined = doctor.examine({"a": np.arange(n) % 5, "b": np.arange(n) % 4}, np.arange(n) % labels)
+    assert (examined.advice, examined.checked) == (advice, {})
