@@ -304,6 +304,22 @@ def test_the_form_opens_on_a_pair_of_two_nodes(browser, tmp_path):
     assert "probability" in browser.find_element("id", "answer").text
 
 
+def test_many_labels_are_cut_to_the_most_frequent(browser, tmp_path):
+    X = {"a": np.repeat(np.arange(20), 20), "b": np.tile(np.arange(20), 20)}
+    y = np.sqrt(np.arange(400)).astype(int)  # 20 labels: label k occurs 2 k + 1 times
+    page.report(LFLClassifier(rank=0, l2=dyads.L2(bias=1.0)).fit(X, y), X, y, tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert list(table_after("Labels", text))[1:] == [str(label) for label in range(8, 20)]
+    titles = re.findall("<figcaption>(.*?)</figcaption>", text)[:2]
+    assert all("of the 12 most frequent labels" in title for title in titles)
+    browser.get((tmp_path / "page.html").as_uri())
+    caption, _, *rows = browser.find_element("id", "answer").text.splitlines()
+    assert caption == "The 12 most probable of 20 labels."
+    probabilities = [float(row.split()[1]) for row in rows]
+    assert len(probabilities) == 12
+    assert probabilities == sorted(probabilities, reverse=True)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pictures_have_the_colours_of_the_page(browser, path, scheme):
     features = [{"name": "prefers-color-scheme", "value": scheme}]

@@ -41,7 +41,7 @@ SHOWN = 5
 """Number of predictions in the tables of the most and of the least certain ones."""
 
 MOST_LABELS = 12
-"""Largest number of labels in the table of labels: the most frequent ones."""
+"""Largest number of labels in a table or a picture: the most frequent ones."""
 
 INK = "#1b1f24"
 """Colour of texts and lines in pictures, which becomes the text colour of the page, light or dark."""
@@ -156,13 +156,20 @@ def _facts(model: Any, truth: Array, weight: Array | None, data_name: str | None
     return f"<dl>{''.join(lines)}</dl>"
 
 
+def _most_frequent(truth: Array, classes: Array, weight: Array | None) -> Array:
+    """Codes of the `MOST_LABELS` most frequent labels, in the order of `classes`."""
+    counts = np.bincount(label_codes(truth, classes), weight, len(classes))
+    return np.sort(np.argsort(-counts, kind="stable")[:MOST_LABELS])
+
+
 def _labels(model: Any, truth: Array, proba: Array, weight: Array | None) -> str:
     """Table of the labels: number of pairs, and share of the pairs next to the mean predicted probability."""
-    happened = truth[:, None] == model.classes_
-    count, share, mean = happened.sum(axis=0), *(np.average(each, axis=0, weights=weight) for each in (happened, proba))
-    most = np.sort(np.argsort(-share, kind="stable")[:MOST_LABELS])
-    rows = [[str(model.classes_[k]), f"{count[k]:,}", f"{share[k]:.2%}", f"{mean[k]:.2%}"] for k in most]
-    cut = f"The {MOST_LABELS} most frequent of {len(count):,} labels. " if len(most) < len(count) else ""
+    most, classes = _most_frequent(truth, model.classes_, weight), model.classes_
+    rows = []
+    for label, probability in zip(classes[most], proba[:, most].T, strict=True):
+        share, mean = (np.average(each, weights=weight) for each in (truth == label, probability))
+        rows.append([str(label), f"{(truth == label).sum():,}", f"{share:.2%}", f"{mean:.2%}"])
+    cut = f"The {MOST_LABELS} most frequent of {len(classes):,} labels. " if len(most) < len(classes) else ""
     return f'<p class="faint">{cut}In calibrated predictions, the last two columns are about equal.</p>' + _rows(
         ["label", "pairs", "share of the pairs", "mean probability"], rows
     )
@@ -250,13 +257,16 @@ def _cell(text: str) -> str:
 
 
 def _pictures(model: Any, truth: Array, proba: Array, predicted: Array, weight: Array | None) -> str:
-    known, counted = model.record_.known, "numbers of pairs" if weight is None else "summed weights"
+    known, most = model.record_.known, _most_frequent(truth, model.classes_, weight)
+    classes = model.classes_[most]
+    cut = f" of the {len(most)} most frequent labels" if len(most) < len(model.classes_) else ""
+    counted = "numbers of pairs" if weight is None else "summed weights"
     drawn: dict[str, Callable[[Any], Any]] = {
-        "Reliability, with 90% intervals of the observed frequency": lambda ax: pictures.plot_reliability(
-            ax, truth, proba, model.classes_, weight
+        f"Reliability{cut}, with 90% intervals of the observed frequency": lambda ax: pictures.plot_reliability(
+            ax, truth, proba[:, most], classes, weight
         ),
-        f"Confusion: {counted}, coloured by share of the true label": lambda ax: pictures.plot_confusion(
-            ax, truth, predicted, model.classes_, weight
+        f"Confusion{cut}: {counted}, coloured by share of the true label": lambda ax: pictures.plot_confusion(
+            ax, truth, predicted, classes, weight
         ),
     }
     if hasattr(model, "diagnostics_"):
@@ -377,5 +387,6 @@ def _lookup(model: Any, features: dict[str, Any]) -> tuple[dict[str, Any], str]:
         "rows": [str(name) for name in ids[0]],
         "cols": [str(name) for name in ids[1]],
         "labels": [str(label) for label in model.classes_],
+        "most": MOST_LABELS,
         "values": base64.b64encode(values.tobytes()).decode(),
     }, note

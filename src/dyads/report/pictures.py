@@ -15,6 +15,9 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Palette of Okabe and Ito, safe for colour-blind readers."""
 
 
+MARKERS = "os^D"
+"""Markers of lines: the next one once all colours are used."""
+
 DYADS_PER_BIN = 20
 """Fewest dyads per bin of a reliability curve, on average: fewer make a frequency that is mostly noise."""
 
@@ -41,9 +44,9 @@ def plot_reliability(ax: Any, y: Any, proba: Any, classes: Any, sample_weight: A
     for index, label in enumerate(classes):
         judged = truth[:, index], proba[:, index], sample_weight, max(2, min(BINS, len(truth) // DYADS_PER_BIN))
         confidence, frequency, _ = reliability(*judged)
-        colour = COLOURS[index % len(COLOURS)]
+        colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index // len(COLOURS) % len(MARKERS)]
         ax.fill_between(*reliability_band(*judged), color=colour, alpha=0.2, linewidth=0)
-        ax.plot(confidence, frequency, marker="o", markersize=4, linewidth=1.2, color=colour, label=_text(label))
+        ax.plot(confidence, frequency, marker=marker, markersize=4, linewidth=1.2, color=colour, label=_text(label))
     ax.set(xlabel="predicted probability", ylabel="observed frequency", xlim=(0, 1), ylim=(0, 1), aspect="equal")
     ax.set_title("Reliability on held-out pairs")
     ax.legend(frameon=False)
@@ -344,7 +347,7 @@ def plot_confusion(ax: Any, y: Any, predicted: Any, classes: Any, sample_weight:
         raise InputError(f"sample_weight has shape {weight.shape}: expected ({len(truth)},), one weight per dyad.")
     chosen = np.asarray(predicted)[:, None] == np.asarray(classes)
     counts = (truth * weight[:, None]).T @ chosen
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), np.finfo(float).tiny)
+    shares = counts / np.maximum(weight @ truth, np.finfo(float).tiny)[:, None]
     # From transparent to blue: it suits light and dark backgrounds.
     ax.imshow(
         shares, vmin=0, vmax=1, interpolation="nearest",
@@ -356,7 +359,7 @@ def plot_confusion(ax: Any, y: Any, predicted: Any, classes: Any, sample_weight:
             colour = {"color": "white"} if shares[true, choice] > 0.8 else {}
             ax.text(choice, true, f"{counts[true, choice]:,.{digits}f}", {"ha": "center", "va": "center"} | colour)
     names = [_text(label) for label in classes]
-    ax.set_xticks(range(len(classes)), names)
+    ax.set_xticks(range(len(classes)), names, rotation=90 if len(names) * max(map(len, names)) > 45 else 0)
     ax.set_yticks(range(len(classes)), names)
     ax.set(xlabel="predicted label", ylabel="true label")
     counted = "numbers of pairs" if sample_weight is None else "summed weights"
