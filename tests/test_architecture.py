@@ -177,7 +177,7 @@ MAPPINGS_IN_CALLS = {
     ("cli/models.py", "fold_in"): GIVEN,
     ("cli/models.py", "predictions"): GIVEN,
     ("cli/models.py", "recommend"): GIVEN,
-    ("cli/app.py", "report_page"): GIVEN,
+    ("cli/app.py", "report"): GIVEN,
     ("report/page.py", "explain"): GIVEN,
     ("report/page.py", "predict_proba"): GIVEN,
     ("trained/predictions.py", "predict"): GIVEN,

@@ -70,6 +70,13 @@ def test_a_model_goes_from_a_table_to_predictions(run, files):
     assert list(out["user"]) == list(test["user"])
 
 
+def test_a_report_counts_weights(run, files, ratings):
+    ratings[450:].assign(w=2).to_csv("weighted.csv", index=False)
+    code, _, err = run("report", "model.dyads", "weighted.csv", "--label", "rating", "--weight", "w", "-o", "page.html")
+    assert code == 0, err
+    assert "the weights of the pairs sum to 300<" in (files / "page.html").read_text()
+
+
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet", "arrow"])
 def test_every_format_is_read_and_written(run, files, ratings, suffix):
     test = ratings[450:]
@@ -112,7 +119,9 @@ def test_every_other_command(run, files):
     code, out, _ = run("describe", "train.csv", "--label", "rating")
     assert "--kind ordinal" in out
     assert run("report", "model.dyads", "test.csv", "--label", "rating", "-o", "page.html")[0] == 0
-    assert "<h1>Report on model.dyads</h1>" in (files / "page.html").read_text()
+    text = (files / "page.html").read_text()
+    assert "<h1>Report on model.dyads</h1>" in text
+    assert " pairs of test.csv</dd>" in text
 
 
 def test_features_weights_relations_and_cross_validation(run, files, ratings):
@@ -455,8 +464,10 @@ def test_data_sets_are_listed(run, monkeypatch, here):
 def test_demo_prints_a_table_and_saves_a_picture(run, here):
     code, out, err = run("demo")
     assert code == 0, err
-    for word in ("0-1 error", "Bayes error", "log-loss", "marginals", "calibration error", "seconds"):
+    for word in ("compared with", "0-1 error", "Bayes error", "log-loss", "marginals", "calibration error", "seconds"):
         assert word in out
+    after, before = map(float, re.search(r"calibration error\W+([\d.]+)\W+([\d.]+) before calibration", out).groups())
+    assert after < before / 3
     assert (here / "dyads-demo.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -69,7 +69,7 @@ def test_evaluations_score_a_table_once(model, scored):
 
 def test_a_report_scores_its_table_once(model, scored):
     pytest.importorskip("matplotlib")
-    report_page(model, ASKED, TRUTH, "model")
+    report_page(model, ASKED, TRUTH)
     assert scored.count(len(ASKED)) == 1
 
 

@@ -17,6 +17,7 @@ from dyads.cli.models import (
     Model,
     RowFeatures,
     Table,
+    Weight,
     load_model,
     new_features,
     read_labelled,
@@ -47,7 +48,7 @@ def demo(
     console.check_output(output, force, console.PICTURES)
     with console.bar("Fitting") as update:
         result = run(lambda step: update(step.iteration, None, f"objective {step.objective:,.0f}"), random_state=seed)
-    columns = ("on held-out pairs", "dyads", "beside")
+    columns = ("on held-out pairs", "dyads", "compared with")
     console.show(
         dict(zip(columns, zip(*result.rows, strict=True), strict=True)),
         "A store: shopper x product → viewed, bought or returned",
@@ -74,21 +75,29 @@ def report(
     data: Table,
     output: Annotated[Path, typer.Option("--output", "-o", help="HTML page to write.")] = Path("report.html"),
     label: Label = "label",
+    weight: Weight = None,
     row_features: RowFeatures = None,
     col_features: ColFeatures = None,
     force: Force = False,
 ) -> None:
     """Write a self-contained HTML report on a model, evaluated on labelled pairs not used for training."""
-    from dyads.data.files import replacing
     from dyads.report import page
 
     console.check_output(output, force, (".html",))
     model = load_model(model_file)
-    X, y, _ = read_labelled(model, data, label, None)
+    X, y, sample_weight = read_labelled(model, data, label, weight)
+    features = new_features(model, row_features, col_features)
     with console.warned(), console.bar("Writing the report"):
-        text = page.report_page(model, X, y, model_file.name, **new_features(model, row_features, col_features))
-        with replacing(output) as file:
-            file.write(text.encode())
+        page.report(
+            model,
+            X,
+            y,
+            output,
+            sample_weight=sample_weight,
+            model_name=model_file.name,
+            data_name="standard input" if data == "-" else Path(data).name,
+            **features,
+        )
     console.say(f"Wrote {output}.")
 
 

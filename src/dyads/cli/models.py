@@ -329,7 +329,10 @@ def explain(
     col_features: ColFeatures = None,
     force: Force = False,
 ) -> None:
-    """Split the log-odds of every label into additive parts: a tidy table of dyad, ids, label, part and value."""
+    """Split the log-odds of every label into additive parts: a tidy table of dyad, ids, label, part and value.
+
+    Log-odds are relative to the reference label of the model, whose own parts are zero.
+    """
     from dyads import report
     from dyads.data.files import open_writer, read_table
 

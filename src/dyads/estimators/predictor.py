@@ -305,6 +305,8 @@ class Predictor(ClassifierMixin, NestedParameters):
         position in X), the ids under their own names, label, part and value. An id column whose name clashes with
         another column gets the prefix "id_".
 
+        Log-odds are relative to the reference label, if there is one: all its own parts are zero.
+
         The parts are "label bias", "row bias", "column bias", "latent" (all products of latent weights) and one part
         per nonzero feature, such as "row: age" or "col: genre=Drama". Ids without labels have a part "unknown", the
         effect of averaging over the ids seen in training; without features, they also have a part for those of an

@@ -13,7 +13,7 @@ from dyads.data.files import replacing
 from dyads.datasets.synthetic import Synthetic, make_store
 from dyads.estimators.kinds import LFLClassifier
 from dyads.learn.training import Progress
-from dyads.report.pictures import plot_reliability, plot_training_curve
+from dyads.report.pictures import plot_reliability
 
 
 class Demo(NamedTuple):
@@ -21,29 +21,31 @@ class Demo(NamedTuple):
 
     Attributes
     ----------
-    model : the fitted classifier
+    model : the fitted and calibrated classifier
     held_out : the test dyads
     proba : (n, n_labels) predicted probabilities of the test dyads
-    seconds : duration of the fit
+    uncalibrated : (n, n_labels) the same before calibration
     rows : lines of the table: (name of the figure, figure of the model, figures to compare with)
     """
 
     model: LFLClassifier
     held_out: Synthetic
     proba: np.ndarray[Any, Any]
-    seconds: float
+    uncalibrated: np.ndarray[Any, Any]
     rows: list[tuple[str, str, str]]
 
 
 def run(callback: Callable[[Progress], Any] | None = None, random_state: int = 0) -> Demo:
-    """Fit a synthetic store on 40% of its pairs, and compare with the truth on the others."""
-    observed, held_out = make_store(random_state=random_state).split(0.4, random_state)
+    """Fit a synthetic store on 40% of its pairs, calibrate on 10%, and compare with the truth on the others."""
+    observed, others = make_store(random_state=random_state).split(0.4, random_state)
+    calibration, held_out = others.split(1 / 6, random_state + 1)
     # l2 is the precision of the prior on latent weights, and the store's have variance one.
     model = LFLClassifier(rank=4, l2=1.0, random_state=random_state)
     began = time.perf_counter()
     model.fit(observed.X, observed.y, callback=callback)
     seconds = time.perf_counter() - began
-    proba = model.predict_proba(held_out.X)
+    uncalibrated = model.predict_proba(held_out.X)
+    proba = model.calibrate(calibration.X, calibration.y, "vector").predict_proba(held_out.X)
     classes, y = held_out.classes, held_out.y
     marginal = np.tile([(observed.y == label).mean() for label in classes], (len(y), 1))
     error = metrics.zero_one_error(y, classes[proba.argmax(axis=1)])
@@ -55,10 +57,14 @@ def run(callback: Callable[[Progress], Any] | None = None, random_state: int = 0
             f"{metrics.log_loss(y, proba, classes):.3f}",
             f"{loss['true']:.3f} true model, {loss['marginal']:.3f} marginals",
         ),
-        ("class-wise calibration error", f"{metrics.classwise_ece(y, proba, classes):.4f}", "0 is perfect"),
+        (
+            "class-wise calibration error",
+            f"{metrics.classwise_ece(y, proba, classes):.4f}",
+            f"{metrics.classwise_ece(y, uncalibrated, classes):.4f} before calibration",
+        ),
         ("seconds to fit", f"{seconds:.1f}", f"{len(observed.y):,} pairs, {model.n_parameters_:,} parameters"),
     ]
-    return Demo(model, held_out, proba, seconds, rows)
+    return Demo(model, held_out, proba, uncalibrated, rows)
 
 
 def tables(random_state: int = 0) -> dict[str, pa.Table]:
@@ -69,12 +75,12 @@ def tables(random_state: int = 0) -> dict[str, pa.Table]:
 
 
 def draw(demo: Demo, path: Path) -> None:
-    """Save a picture of the reliability and the training curve. Requires matplotlib."""
+    """Save a picture of the reliability before and after calibration. Requires matplotlib."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 4.5), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    plot_reliability(left, demo.held_out.y, demo.proba, demo.held_out.classes)
-    plot_training_curve(right, demo.model.trace_)
+    figure = Figure(figsize=(10, 5), layout="constrained")
+    drawn = {"As fitted": demo.uncalibrated, "Calibrated on other pairs": demo.proba}
+    for ax, (title, proba) in zip(figure.subplots(1, 2), drawn.items(), strict=True):
+        plot_reliability(ax, demo.held_out.y, proba, demo.held_out.classes).set_title(title)
     with replacing(path) as file:
         figure.savefig(file, dpi=120, format=path.suffix[1:])

@@ -1,5 +1,6 @@
 """Reports: pictures of a model and its predictions, the page of `dyads report`, and the checks of `dyads describe`."""
 
+from dyads.report.page import report
 from dyads.report.pictures import (
     confusion_from_estimator,
     plot_confusion,
@@ -30,4 +31,5 @@ __all__ = [
     "plot_trace",
     "plot_training_curve",
     "reliability_from_estimator",
+    "report",
 ]

@@ -1,29 +1,38 @@
 """The report on a model: a self-contained HTML page in which predictions of pairs can be looked up."""
 
 import base64
+import datetime
+import functools
 import html
 import importlib.util
 import io
 import json
+import os
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from string import Template
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 
-from dyads import metrics, report
+import dyads
+from dyads import metrics
 from dyads.data.codes import label_codes, numeric_values, read_labels
+from dyads.data.files import replacing
+from dyads.data.observations import read_weight
 from dyads.data.tables import named_arrays, named_values
 from dyads.errors import InputError, UnknownIdWarning
 from dyads.estimators.selection import by_regime, predictors_of, shortfall, turned
+from dyads.report import pictures
 from dyads.trained.predictions import Predictions
 
 Array = np.ndarray[Any, Any]
 
-LOOKED_UP = 2_000_000
-"""Largest number of probabilities stored in the page, about 5 MB; larger models keep the ids with the most labels."""
+LOOKED_UP = 400_000
+"""Largest number of probabilities stored in the page, about 1 MB; larger models keep the ids with the most labels."""
 
 DRAWS = 500
 """Bootstrap samples of the pairs for the intervals of metrics: more take longer and make the bounds less noisy."""
@@ -31,74 +40,170 @@ DRAWS = 500
 SHOWN = 5
 """Number of predictions in the tables of the most and of the least certain ones."""
 
+MOST_LABELS = 12
+"""Largest number of labels in a table or a picture: the most frequent ones."""
 
-def report_page(model: Any, X: Any, y: Any, name: str, *, row_features: Any = None, col_features: Any = None) -> str:
-    """HTML report on a fitted model called `name`, evaluated on labelled pairs X, y not used for training."""
+INK = "#1b1f24"
+"""Colour of texts and lines in pictures, which becomes the text colour of the page, light or dark."""
+
+
+def report(
+    model: Any,
+    X: Any,
+    y: Any,
+    path: str | os.PathLike[str],
+    *,
+    sample_weight: Any = None,
+    row_features: Any = None,
+    col_features: Any = None,
+    model_name: str | None = None,
+    data_name: str | None = None,
+    date: datetime.date | None = None,
+) -> None:
+    """Write an HTML report on a fitted model, evaluated on labelled dyads that were not used for training.
+
+    The page is one file without links to others. It has metrics, calibration, pictures, and a form to look up pairs.
+
+    Parameters
+    ----------
+    X, y, sample_weight : labelled dyads, and their weights (n,) if they have any; all figures are weighted
+    path : file to write; an existing file is replaced once the page is complete
+    row_features, col_features : as for `predict_proba`
+    model_name : title of the page, by default the name of the estimator
+    data_name : name of the data in the page, such as that of their file
+    date : date in the page, by default today
+    """
+    page = report_page(
+        model,
+        X,
+        y,
+        sample_weight=sample_weight,
+        row_features=row_features,
+        col_features=col_features,
+        model_name=model_name,
+        data_name=data_name,
+        date=date,
+    )
+    with replacing(path) as file:
+        file.write(page.encode())
+
+
+def report_page(
+    model: Any,
+    X: Any,
+    y: Any,
+    *,
+    sample_weight: Any = None,
+    row_features: Any = None,
+    col_features: Any = None,
+    model_name: str | None = None,
+    data_name: str | None = None,
+    date: datetime.date | None = None,
+) -> str:
+    """HTML of the page that `report` writes."""
     if importlib.util.find_spec("matplotlib") is None:
         raise InputError("The report needs matplotlib, which is not installed: run pip install 'dyads[plot]'.")
     features = {"row_features": row_features, "col_features": col_features}
-    truth = read_labels(y)
+    truth, weight = read_labels(y), read_weight(sample_weight)
+    if not len(truth):
+        raise InputError("There are no labelled pairs: the report needs at least one. Check the table.")
+    if weight is not None and len(weight) != len(truth):
+        raise InputError(f"Got {len(truth)} labels but {len(weight)} weights: expected one weight per label.")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UnknownIdWarning)
         predictors = predictors_of(model, X, row_features, col_features)
         proba, predicted = predictors["model"].proba, predictors["model"].labels
         sections = {
-            "facts": _facts(model, truth),
-            **_metrics(model, predictors, truth),
-            "pictures": _pictures(model, truth, proba, predicted),
+            "facts": _facts(model, truth, weight, data_name),
+            **_metrics(model, predictors, truth, weight),
+            "labels": _labels(model, truth, proba, weight),
+            "pictures": _pictures(model, truth, proba, predicted, weight),
             "certain": _certain(model, X, features, truth, proba, most=True),
             "uncertain": _certain(model, X, features, truth, proba, most=False),
         }
         looked_up, note = _lookup(model, features)
-    data = json.dumps(looked_up).replace("<", "\\u003c")
-    row_name, col_name = (html.escape(vocabulary.name) for vocabulary in model.record_.known.vocabularies[:2])
+    names = {
+        "name": type(model).__name__ if model_name is None else model_name,
+        "date": (datetime.date.today() if date is None else date).isoformat(),
+        "version": dyads.__version__,
+        **dict(zip(("row", "col"), (ids.name for ids in model.record_.known.vocabularies[:2]), strict=True)),
+    }
     page = files("dyads.report").joinpath("page.html").read_text(encoding="utf8")
     return Template(page).substitute(
-        sections, name=html.escape(name), n=f"{len(truth):,}", data=data, note=note, row=row_name, col=col_name
+        sections | {key: html.escape(name) for key, name in names.items()},
+        data=json.dumps(looked_up).replace("<", "\\u003c"),
+        note=note,
+        hidden="" if looked_up["rows"] else "hidden",
     )
 
 
-def _facts(model: Any, truth: Array) -> str:
+def _facts(model: Any, truth: Array, weight: Array | None, data_name: str | None) -> str:
     record = model.record_
-    shares = [f"{label} {(truth == label).mean():.1%}" for label in model.classes_.tolist()]
-    sampled = f"{len(record.draws)} draws of the posterior" if record.is_posterior else model.solver_
+    trained = f"{model.solver_}, {model.n_iter_} iterations"
+    if record.is_posterior:
+        trained = f"{len(record.draws)} draws of the posterior, {model.n_iter_} sweeps"
+    tested = f"{len(truth):,} pairs" + ("" if data_name is None else f" of {data_name}")
     facts = {
         "model": f"{type(model).__name__}, {type(record.parts.structure).__name__.lower()}, rank {model.rank}",
-        "trained": f"{sampled}, {model.n_iter_} iterations; {model.n_parameters_:,} weights",
+        "trained": f"{trained}; {model.n_parameters_:,} weights",
         "rows": f"{len(model.row_ids_):,} ids of {record.known.vocabularies[0].name}",
         "columns": f"{len(model.col_ids_):,} ids of {record.known.vocabularies[1].name}",
-        "tested on": f"{len(truth):,} pairs",
-        "their labels": ", ".join(shares[:12]) + (", ..." if len(shares) > 12 else ""),
+        "tested on": tested,
     }
+    if weight is not None:
+        facts["weights"] = f"all figures are weighted; the weights of the pairs sum to {weight.sum():,.6g}"
     lines = (f"<dt>{html.escape(key)}</dt><dd>{html.escape(value)}</dd>" for key, value in facts.items())
     return f"<dl>{''.join(lines)}</dl>"
 
 
-def _metrics(model: Any, predictors: dict[str, Predictions], truth: Array) -> dict[str, str]:
+def _most_frequent(truth: Array, classes: Array, weight: Array | None) -> Array:
+    """Codes of the `MOST_LABELS` most frequent labels, in the order of `classes`."""
+    counts = np.bincount(label_codes(truth, classes), weight, len(classes))
+    return np.sort(np.argsort(-counts, kind="stable")[:MOST_LABELS])
+
+
+def _labels(model: Any, truth: Array, proba: Array, weight: Array | None) -> str:
+    """Table of the labels: number of pairs, and share of the pairs next to the mean predicted probability."""
+    most, classes = _most_frequent(truth, model.classes_, weight), model.classes_
+    rows = []
+    for label, probability in zip(classes[most], proba[:, most].T, strict=True):
+        share, mean = (np.average(each, weights=weight) for each in (truth == label, probability))
+        rows.append([str(label), f"{(truth == label).sum():,}", f"{share:.2%}", f"{mean:.2%}"])
+    cut = f"The {MOST_LABELS} most frequent of {len(classes):,} labels. " if len(most) < len(classes) else ""
+    return f'<p class="faint">{cut}In calibrated predictions, the last two columns are about equal.</p>' + _rows(
+        ["label", "pairs", "share of the pairs", "mean probability"], rows
+    )
+
+
+def _metrics(model: Any, predictors: dict[str, Predictions], truth: Array, weight: Array | None) -> dict[str, str]:
     """The sections of metrics, next to the marginals of the training data: of all pairs, and by regime.
 
     In the first, metrics that are means over pairs have 90% intervals, and a sentence says if marginals do as well.
     """
-    tables = turned(by_regime(predictors, truth, ordered=hasattr(model, "predict_mean")))
+    tables = turned(by_regime(predictors, truth, weight, ordered=hasattr(model, "predict_mean")))
     _, figures = tables.pop("all")
-    intervals = {metrics.TITLES[name]: _interval(loss) for name, loss in _losses(model, predictors, truth).items()}
+    losses = _losses(model, predictors, truth)
+    intervals = {metrics.TITLES[name]: _interval(loss, weight) for name, loss in losses.items()}
     rows = [[title, ours + intervals.get(title, ""), *others] for title, ours, *others in _written(figures)]
     _, first, *marginals = figures
-    sentence = shortfall(model, predictors, truth)
+    sentence = shortfall(model, predictors, truth, weight)
     section = _rows(["metric", f"{first} (90% interval)", *marginals], rows)
     regimes = [
         f"<h3>{html.escape(regime)}: {n:,} pairs</h3>{_rows(list(columns), _written(columns))}"
         for regime, (n, columns) in tables.items()
     ]
     return {
-        "metrics": section + (f"<p>{html.escape(sentence)}</p>" if sentence else ""),
+        "metrics": section + (f'<p class="warning">{html.escape(sentence)}</p>' if sentence else ""),
         "regimes": "".join(regimes) or "<p>All rows and columns of these pairs had labels in training.</p>",
     }
 
 
 def _written(columns: dict[str, list[Any]]) -> list[list[str]]:
-    """The rows of a table of `turned`: a metric, and its figures to four digits."""
-    return [[title, *(f"{figure:.4f}" for figure in rest)] for title, *rest in zip(*columns.values(), strict=True)]
+    """The rows of a table of `turned`: a metric, and its figures to four digits; NaN is a dash."""
+    return [
+        [title, *("–" if np.isnan(figure) else f"{figure:.4f}" for figure in figures)]
+        for title, *figures in zip(*columns.values(), strict=True)
+    ]
 
 
 def _losses(model: Any, predictors: dict[str, Predictions], truth: Array) -> dict[str, Array]:
@@ -115,19 +220,30 @@ def _losses(model: Any, predictors: dict[str, Predictions], truth: Array) -> dic
     return losses
 
 
-def _interval(losses: Array) -> str:
+def _interval(losses: Array, weight: Array | None) -> str:
     """A 90% bootstrap interval of the mean, as text."""
-    rng = np.random.default_rng(0)
-    draws = [losses[rng.integers(0, len(losses), len(losses))].mean() for _ in range(DRAWS)]
-    low, high = np.quantile(draws, [0.05, 0.95])
+    rng, n = np.random.default_rng(0), len(losses)
+    draws = (rng.integers(0, n, n) for _ in range(DRAWS))
+    means = [np.average(losses[drawn], weights=None if weight is None else weight[drawn]) for drawn in draws]
+    low, high = np.quantile(means, [0.05, 0.95])
     return f" ({low:.4f} to {high:.4f})"
 
 
+NUMBER = re.compile(r"[+−-]?[\d.,]+%?|–|")
+INTERVAL = re.compile(r"(\S+) (\(\S+ to \S+\))")
+
+
 def _rows(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in header)
+    """HTML table; the first cell of a row is its heading, and columns of numbers are aligned to the right."""
+    columns = list(zip(*rows, strict=True))
+    numeric = [all(NUMBER.fullmatch(cell) or INTERVAL.fullmatch(cell) for cell in column) for column in columns]
+    classes = ["", *(' class="number"' if right else "" for right in numeric[1:])]
+    head = "".join(
+        f'<th scope="col"{kind}>{html.escape(name)}</th>' for name, kind in zip(header, classes, strict=True)
+    )
     body = ""
     for first, *others in rows:
-        cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in others)
+        cells = "".join(f"<td{kind}>{_cell(cell)}</td>" for cell, kind in zip(others, classes[1:], strict=True))
         body += f'<tr><th scope="row">{html.escape(first)}</th>{cells}</tr>'
     return (
         f'<div class="wide" tabindex="0" role="region" aria-label="{html.escape(", ".join(header))}"><table>'
@@ -135,59 +251,109 @@ def _rows(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def _pictures(model: Any, truth: Array, proba: Array, predicted: Array) -> str:
+def _cell(text: str) -> str:
+    """HTML of a cell; an interval after a figure has a line of its own on a narrow screen."""
+    return INTERVAL.sub(r'\1 <span class="interval">\2</span>', html.escape(text))
+
+
+def _pictures(model: Any, truth: Array, proba: Array, predicted: Array, weight: Array | None) -> str:
+    known, most = model.record_.known, _most_frequent(truth, model.classes_, weight)
+    classes = model.classes_[most]
+    cut = f" of the {len(most)} most frequent labels" if len(most) < len(model.classes_) else ""
+    counted = "numbers of pairs" if weight is None else "summed weights"
     drawn: dict[str, Callable[[Any], Any]] = {
-        "Reliability: observed frequency against predicted probability": lambda ax: report.plot_reliability(
-            ax, truth, proba, model.classes_
+        f"Reliability{cut}, with 90% intervals of the observed frequency": lambda ax: pictures.plot_reliability(
+            ax, truth, proba[:, most], classes, weight
         ),
-        "Confusion: predicted against true labels": lambda ax: report.plot_confusion(
-            ax, truth, predicted, model.classes_
+        f"Confusion{cut}: {counted}, coloured by share of the true label": lambda ax: pictures.plot_confusion(
+            ax, truth, predicted, classes, weight
         ),
-        "Training: objective by iteration": lambda ax: report.plot_training_curve(ax, model.trace_),
     }
+    if hasattr(model, "diagnostics_"):
+        title = "Trace of the sampler: after the burn-in it should be level"
+        drawn[title] = lambda ax: pictures.plot_trace(ax, model)
+    else:
+        drawn["Training: objective by iteration"] = lambda ax: pictures.plot_training_curve(ax, model.trace_)
     if model.embed(model.row_ids_[:1]).size > 1:
-        if len(model.row_ids_) > 2:
-            drawn["Map of rows by their latent weights"] = lambda ax: report.plot_latent_map(ax, model, "row", 40)
-        if len(model.col_ids_) > 2 and not model.record_.known.one_set:
-            drawn["Map of columns by their latent weights"] = lambda ax: report.plot_latent_map(ax, model, "col", 40)
+        for side, what, vocabulary in zip(("row", "col"), ("rows", "columns"), known.vocabularies, strict=False):
+            if len(vocabulary) > 2 and not (side == "col" and known.one_set):
+                title = f"Map of {what} ({vocabulary.name}): near points have similar labels"
+                drawn[title] = functools.partial(pictures.plot_latent_map, model=model, side=side, most=40)
     return "".join(_picture(title, draw) for title, draw in drawn.items())
 
 
+STYLE: dict[Any, Any] = {
+    # A dollar sign in an id must not start a formula.
+    "text.parse_math": False,
+    # Texts are written in a font of the reader, who may have letters that are missing here.
+    "svg.fonttype": "none",
+    "font.size": 9,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
+}
+"""Settings of matplotlib for the pictures of the page."""
+
+
 def _picture(title: str, draw: Callable[[Any], Any]) -> str:
+    """HTML of a picture, as SVG within the page: on its background and in its text colour, light or dark."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     file = io.BytesIO()
-    # A dollar sign in an id must not start a formula.
-    with rc_context({"text.parse_math": False}):
-        figure = Figure(figsize=(6.4, 5), layout="constrained")
-        draw(figure.subplots())
-        figure.savefig(file, format="svg")
-    source = base64.b64encode(file.getvalue()).decode()
-    return (
-        f'<figure><img alt="{html.escape(title)}" src="data:image/svg+xml;base64,{source}">'
-        f"<figcaption>{html.escape(title)}</figcaption></figure>"
-    )
+    with rc_context(STYLE | {"svg.hashsalt": title}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        figure = Figure(figsize=(5, 4), layout="constrained")
+        draw(figure.subplots()).set_title("")
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(file, format="svg", dpi=144, transparent=True, metadata=nothing)
+    drawing = ElementTree.fromstring(file.getvalue())
+    box = drawing.get("viewBox", "")
+    for element in drawing.iter():
+        element.tag = element.tag.split("}")[-1]
+        # Groups have the same ids in every picture, and nothing refers to them.
+        element.attrib = {
+            name.split("}")[-1]: _short(name, value).replace(INK, "currentColor")
+            for name, value in element.attrib.items()
+            if (element.tag, name) != ("g", "id")
+        }
+    drawing.attrib = {"viewBox": box, "role": "img", "aria-label": title}
+    drawn = ElementTree.tostring(drawing, encoding="unicode")
+    return f"<figure><figcaption>{html.escape(title)}</figcaption>{drawn}</figure>"
+
+
+def _short(name: str, value: str) -> str:
+    """Value of an attribute; coordinates have two decimals, which is a hundredth of a point."""
+    return re.sub(r"(\.\d\d)\d+", r"\1", value) if name in ("d", "x", "y") else value
 
 
 def _certain(model: Any, X: Any, features: dict[str, Any], truth: Array, proba: Array, most: bool) -> str:
-    """Table of the most or the least certain predictions, with the parts that add most to their log-odds."""
+    """Table of the most or the least certain predictions, with the parts that add most to their log-odds.
+
+    Log-odds are those of the most probable label y against the mean of the others, of which parts are
+    v_y - mean over z != y of v_z, with the parts v of `explain`: whichever label is the reference, they are the same.
+    """
     confidence = proba.max(axis=1)
-    picked = np.argsort(-confidence if most else confidence, kind="stable")[:SHOWN]
-    columns = {name: np.asarray(column)[picked] for name, column in named_values(X).items()}
-    explained = named_arrays(model.explain(columns, **features))
-    ids = [vocabulary.name for vocabulary in model.record_.known.vocabularies[:2]]
+    columns = {name: np.asarray(column) for name, column in named_values(X).items()}
+    ids = [vocabulary.name for vocabulary in model.record_.known.vocabularies]
+    picked: dict[tuple[Any, ...], int] = {}
+    for index in np.argsort(-confidence if most else confidence, kind="stable").tolist():
+        picked.setdefault(tuple(columns[name][index] for name in ids), index)
+        if len(picked) == SHOWN:
+            break
+    chosen = list(picked.values())
+    explained = named_arrays(model.explain({name: column[chosen] for name, column in columns.items()}, **features))
     rows = []
-    for line, index in enumerate(picked):
-        best = int(proba[index].argmax())
-        label = model.classes_[best]
-        selected = (explained["dyad"] == line) & (explained["label"] == label)
-        parts, values = explained["part"][selected], explained["value"][selected].astype(float)
-        order = np.argsort(-np.abs(values))[:3]
-        largest = ", ".join(f"{parts[k]} {values[k]:+.2f}" for k in order)
-        pair = [str(columns[name][line]) for name in ids]
-        rows.append([" × ".join(pair), f"{label} ({proba[index, best]:.3f})", str(truth[index]), largest])
-    return _rows(["pair", "most probable label", "true label", "what adds most to its log-odds"], rows)
+    for line, (pair, index) in enumerate(picked.items()):
+        best, label = int(proba[index].argmax()), model.classes_[proba[index].argmax()]
+        selected = explained["dyad"] == line
+        values = explained["value"][selected].astype(float).reshape(-1, len(model.classes_))
+        parts = explained["part"][selected][:: len(model.classes_)]
+        against = values[:, best] - np.delete(values, best, axis=1).mean(axis=1)
+        order = np.argsort(-np.abs(against), kind="stable")[:3]
+        # No line breaks within a part.
+        largest = ", ".join(f"{parts[k]} {against[k]:+.2f}".replace(" ", "\N{NO-BREAK SPACE}") for k in order)
+        shown = [" × ".join(map(str, pair)), str(label), f"{proba[index, best]:.3f}", str(truth[index]), largest]
+        rows.append(shown)
+    return _rows(["pair", "most probable label", "probability", "true label", "what adds most to its log-odds"], rows)
 
 
 def _lookup(model: Any, features: dict[str, Any]) -> tuple[dict[str, Any], str]:
@@ -216,10 +382,11 @@ def _lookup(model: Any, features: dict[str, Any]) -> tuple[dict[str, Any], str]:
     note = "All pairs of ids known to the model."
     if (len(ids[0]), len(ids[1])) != tuple(sizes):
         kept = f"{len(ids[0]):,} rows and {len(ids[1]):,} columns"
-        note = f"Pairs of the {kept} with the most labels; use `dyads predict` for all others."
+        note = f"Pairs of the {kept} with the most labels; use <code>dyads predict</code> for all others."
     return {
         "rows": [str(name) for name in ids[0]],
         "cols": [str(name) for name in ids[1]],
         "labels": [str(label) for label in model.classes_],
+        "most": MOST_LABELS,
         "values": base64.b64encode(values.tobytes()).decode(),
-    }, html.escape(note)
+    }, note

@@ -1,5 +1,6 @@
 """Plots of models and predictions, on matplotlib axes (extra ``dyads[plot]``)."""
 
+import unicodedata
 from typing import Any
 
 import numpy as np
@@ -8,30 +9,86 @@ from dyads.data.codes import to_numpy
 from dyads.data.tables import named_values, read_column
 from dyads.errors import InputError
 from dyads.learn.sampling import MIXED
-from dyads.metrics import reliability, reliability_band
+from dyads.metrics import BINS, reliability, reliability_band
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Palette of Okabe and Ito, safe for colour-blind readers."""
 
 
-def plot_reliability(ax: Any, y: Any, proba: Any, classes: Any) -> Any:
+MARKERS = "os^D"
+"""Markers of lines: the next one once all colours are used."""
+
+DYADS_PER_BIN = 20
+"""Fewest dyads per bin of a reliability curve, on average: fewer make a frequency that is mostly noise."""
+
+LONGEST = 24
+"""Longest text of an id or label in a picture, in characters; longer ones are cut."""
+
+
+def plot_reliability(ax: Any, y: Any, proba: Any, classes: Any, sample_weight: Any = None) -> Any:
     """Plot observed frequency against predicted probability, one line per label; the diagonal is perfect calibration.
 
-    The bands are 90% bootstrap intervals over the dyads.
+    `y` : (n,) true labels; `proba` : (n, n_labels) probabilities; `classes` : (n_labels,) labels in the order of the
+    columns of `proba`; `sample_weight` : (n,) or None. The bins of a label have about equal weight, and few dyads have
+    few bins; the bands are 90% bootstrap intervals over the dyads. For a fitted model, call
+    `reliability_from_estimator`.
     """
+    truth = _read_truth(ax, y, classes, "reliability")
+    if np.shape(proba) != truth.shape:
+        raise InputError(
+            f"proba has shape {np.shape(proba)}: expected {truth.shape}, one line per label of y and one column per "
+            "class. For a fitted model, call reliability_from_estimator(ax, model, X, y)."
+        )
+    proba = np.asarray(proba, dtype=np.float64)
     ax.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--", label="calibrated")
     for index, label in enumerate(classes):
-        judged = np.asarray(y) == label, np.asarray(proba)[:, index]
+        judged = truth[:, index], proba[:, index], sample_weight, max(2, min(BINS, len(truth) // DYADS_PER_BIN))
         confidence, frequency, _ = reliability(*judged)
-        colour = COLOURS[index % len(COLOURS)]
-        ax.fill_between(
-            *reliability_band(np.asarray(y) == label, np.asarray(proba)[:, index]), color=colour, alpha=0.15
-        )
-        ax.plot(confidence, frequency, marker="o", markersize=4, linewidth=1.2, color=colour, label=str(label))
+        colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index // len(COLOURS) % len(MARKERS)]
+        ax.fill_between(*reliability_band(*judged), color=colour, alpha=0.2, linewidth=0)
+        ax.plot(confidence, frequency, marker=marker, markersize=4, linewidth=1.2, color=colour, label=_text(label))
     ax.set(xlabel="predicted probability", ylabel="observed frequency", xlim=(0, 1), ylim=(0, 1), aspect="equal")
     ax.set_title("Reliability on held-out pairs")
     ax.legend(frameon=False)
     return ax
+
+
+def _read_truth(ax: Any, y: Any, classes: Any, plot: str) -> Any:
+    """Labels as a mask (n, n_labels), one column per class; refuses the arguments of `{plot}_from_estimator`."""
+    if not hasattr(ax, "plot"):
+        raise InputError(f"The first argument is of type {type(ax).__name__}: expected matplotlib axes.")
+    if hasattr(y, "predict"):
+        raise InputError(
+            f"y is a model ({type(y).__name__}): expected labels. For a fitted model, call {plot}_from_estimator(ax, "
+            "model, X, y)."
+        )
+    y, classes = np.asarray(y), np.asarray(classes)
+    if y.ndim != 1 or classes.ndim != 1:
+        raise InputError(
+            f"y has shape {y.shape} and classes has shape {classes.shape}: expected (n,) and (n_labels,). For a fitted "
+            f"model, call {plot}_from_estimator(ax, model, X, y)."
+        )
+    return y[:, None] == classes
+
+
+def _check_model(model: Any, plot: str) -> None:
+    if not hasattr(model, "predict_proba"):
+        arguments = {"reliability": "ax, y, proba, classes", "confusion": "ax, y, predicted, classes"}[plot]
+        raise InputError(
+            f"model is of type {type(model).__name__}: expected a fitted model. For labels and predictions, call "
+            f"plot_{plot}({arguments})."
+        )
+
+
+def _text(name: Any) -> str:
+    """Text of an id or label: at most `LONGEST` characters, all of them printable."""
+    text = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in str(name))
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def _text_width(text: str) -> float:
+    """Approximate width of a text, in units of its font size; East Asian letters are twice as wide as others."""
+    return sum(1.0 if unicodedata.east_asian_width(letter) in "WF" else 0.6 for letter in text)
 
 
 def plot_training_curve(ax: Any, trace: dict[str, list[Any]]) -> Any:
@@ -87,13 +144,17 @@ def plot_explanation(ax: Any, explanation: Any, dyad: int = 0, most: int = 12) -
     ax.axhline(len(shown) - 1.5, color="0.6", linewidth=1)
     for index, name in enumerate(labels):
         sizes = [part[index] for part in shown.values()]
-        ax.plot(sizes, range(len(shown)), "o", color=_colour(index, labels), markersize=6, alpha=0.85, label=str(name))
+        ax.plot(
+            sizes, range(len(shown)), "o", color=_colour(index, labels), markersize=6, alpha=0.85, label=_text(name)
+        )
     ax.set_yticks(range(len(shown)), list(shown))
     ax.grid(axis="y", color="0.92")
     ax.set_axisbelow(True)
     ax.invert_yaxis()
     ax.set(xlabel="added to the log-odds of a label")
-    ax.set_title(f"Parts of the prediction for dyad {dyad}")
+    ids = [name for name in columns if name not in ("dyad", "label", "part", "value")]
+    pair = " × ".join(f"{name} {_text(columns[name][selected][0])}" for name in ids) or f"dyad {dyad}"
+    ax.set_title(f"Parts of the prediction for {pair}")
     if ax.figure.get_layout_engine() is None:
         # Without it the names of the parts are cut off.
         ax.figure.set_layout_engine("constrained")
@@ -135,7 +196,7 @@ def plot_trace(ax: Any, model: Any) -> Any:
     for index in np.unique(chain):
         this = chain == index
         ax.plot(sweep[this], loss[this], color=COLOURS[index % len(COLOURS)], linewidth=1, label=f"chain {index + 1}")
-    ax.axvspan(0, diagnostics["burn_in"], color="0.9", label="burn-in")
+    ax.axvspan(0, diagnostics["burn_in"], color="0.5", alpha=0.2, linewidth=0, label="burn-in")
     ax.set(xlabel="sweep", ylabel="negative log-likelihood (sum over dyads)", xlim=(0, None))
     ax.set_title("Trace")
     ax.legend(frameon=False)
@@ -227,49 +288,92 @@ def plot_latent_map(ax: Any, model: Any, side: str = "row", most: int = 60) -> A
     _, singular_values, directions = np.linalg.svd(centred, full_matrices=False)
     place = centred @ directions[:2].T
     share = singular_values**2 / np.maximum((singular_values**2).sum(), np.finfo(float).tiny)
-    # Thousands of points as vector graphics make a large file.
-    ax.scatter(*place.T, s=14, color=COLOURS[0], alpha=0.8, linewidths=0, rasterized=len(place) > 1000)
-    width, height = np.maximum(np.ptp(place, axis=0), np.finfo(float).tiny)
-    written: list[tuple[float, float, float]] = []
-    for index in np.argsort(-np.hypot(place[:, 0] / width, place[:, 1] / height)):
-        x, y, name = place[index, 0] / width, place[index, 1] / height, str(ids[index])
-        length = 0.011 * len(name)
-        fits = all(abs(y - v) > 0.024 or x + length < u or x > u + other for u, v, other in written)
-        if fits:
-            written.append((x, y, length))
-            ax.annotate(name, place[index], xytext=(4, 0), textcoords="offset points", fontsize=7, va="center")
-        if len(written) == most:
-            break
+    # Hundreds of points as vector graphics make a large file.
+    ax.scatter(*place.T, s=14, color=COLOURS[0], alpha=0.8, linewidths=0, rasterized=len(place) > 300)
     ax.set(xlabel=f"first principal component ({share[0]:.0%})", ylabel=f"second principal component ({share[1]:.0%})")
-    ax.margins(x=0.12)
+    _write_names(ax, place, [_text(name) for name in ids], most)
     ax.set_title("Latent weights: near points have similar labels")
     return ax
 
 
-def plot_confusion(ax: Any, y: Any, predicted: Any, classes: Any) -> Any:
-    """Plot the confusion matrix: counts, coloured by their share of the true label."""
-    y, predicted, classes = np.asarray(y), np.asarray(predicted), np.asarray(classes)
-    counts = np.array([[np.sum((y == true) & (predicted == choice)) for choice in classes] for true in classes])
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    ax.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+def _write_names(ax: Any, place: Any, names: list[str], most: int) -> None:
+    """Write at most `most` names beside points (n, 2), within the axes and where they cover no name and no point.
+
+    The points far from the centre come first. All lengths are in points, from the centre of the axes.
+    """
+    size, gap = 7, 4
+    box = ax.get_position()
+    half = 36 * np.array([box.width, box.height]) * ax.figure.get_size_inches()
+    middle, reach = (place.max(axis=0) + place.min(axis=0)) / 2, np.ptp(place, axis=0) / 2
+    margin = 1 + 2 * ax.margins()[0]
+    at = (place - middle) / np.maximum(reach, np.finfo(float).tiny) * half / margin
+    written: list[tuple[float, float, float]] = []
+    for index in np.argsort(-np.hypot(*(at / half).T), kind="stable")[: 20 * most]:
+        x, y = at[index]
+        level = np.abs(at[:, 1] - y) < 0.6 * size
+        level[index] = False
+        width = size * _text_width(names[index])
+        for left, right in ((x + gap, x + gap + width), (x - gap - width, x - gap)):
+            free = all(abs(y - v) > 1.2 * size or right < begin or left > end for begin, end, v in written)
+            covers = (level & (at[:, 0] > left - 2) & (at[:, 0] < right + 2)).any()
+            if free and not covers and max(-left, right) < half[0]:
+                written.append((left, right, y))
+                side, offset = ("left", gap) if left > x else ("right", -gap)
+                ax.annotate(
+                    names[index], place[index], xytext=(offset, 0), textcoords="offset points", fontsize=size,
+                    va="center", ha=side, clip_on=True,
+                )  # fmt: skip
+                break
+        if len(written) == most:
+            break
+
+
+def plot_confusion(ax: Any, y: Any, predicted: Any, classes: Any, sample_weight: Any = None) -> Any:
+    """Plot the confusion matrix: numbers of dyads, or their summed weights, coloured by their share of the true label.
+
+    `y`, `predicted` : (n,) true and predicted labels; `classes` : (n_labels,). For a fitted model, call
+    `confusion_from_estimator`.
+    """
+    from matplotlib.colors import LinearSegmentedColormap
+
+    truth = _read_truth(ax, y, classes, "confusion")
+    if np.shape(predicted) != np.shape(y):
+        raise InputError(
+            f"y has shape {np.shape(y)} and predicted has shape {np.shape(predicted)}: expected one predicted label per"
+            " label of y. For a fitted model, call confusion_from_estimator(ax, model, X, y)."
+        )
+    weight = np.ones(len(truth)) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+    if weight.shape != (len(truth),):
+        raise InputError(f"sample_weight has shape {weight.shape}: expected ({len(truth)},), one weight per dyad.")
+    chosen = np.asarray(predicted)[:, None] == np.asarray(classes)
+    counts = (truth * weight[:, None]).T @ chosen
+    shares = counts / np.maximum(weight @ truth, np.finfo(float).tiny)[:, None]
+    # From transparent to blue: it suits light and dark backgrounds.
+    ax.imshow(
+        shares, vmin=0, vmax=1, interpolation="nearest",
+        cmap=LinearSegmentedColormap.from_list("share", [COLOURS[0] + "00", COLOURS[0] + "ff"]),
+    )  # fmt: skip
     if len(classes) <= 12:
+        digits = 0 if sample_weight is None or counts.max() >= 100 else 2
         for true, choice in np.ndindex(counts.shape):
-            dark = shares[true, choice] > 0.5
-            ax.text(
-                choice, true, f"{counts[true, choice]:,}", ha="center", va="center", color="white" if dark else "black"
-            )
-    ax.set_xticks(range(len(classes)), [str(label) for label in classes])
-    ax.set_yticks(range(len(classes)), [str(label) for label in classes])
+            colour = {"color": "white"} if shares[true, choice] > 0.8 else {}
+            ax.text(choice, true, f"{counts[true, choice]:,.{digits}f}", {"ha": "center", "va": "center"} | colour)
+    names = [_text(label) for label in classes]
+    ax.set_xticks(range(len(classes)), names, rotation=90 if len(names) * max(map(len, names)) > 45 else 0)
+    ax.set_yticks(range(len(classes)), names)
     ax.set(xlabel="predicted label", ylabel="true label")
-    ax.set_title("Confusion: shares of the true label")
+    counted = "numbers of pairs" if sample_weight is None else "summed weights"
+    ax.set_title(f"Confusion: {counted}, coloured by share of the true label", wrap=True)
     return ax
 
 
-def reliability_from_estimator(ax: Any, model: Any, X: Any, y: Any) -> Any:
+def reliability_from_estimator(ax: Any, model: Any, X: Any, y: Any, sample_weight: Any = None) -> Any:
     """`plot_reliability` of a fitted model on labelled dyads."""
-    return plot_reliability(ax, y, model.predict_proba(X), model.classes_)
+    _check_model(model, "reliability")
+    return plot_reliability(ax, y, model.predict_proba(X), model.classes_, sample_weight)
 
 
-def confusion_from_estimator(ax: Any, model: Any, X: Any, y: Any) -> Any:
+def confusion_from_estimator(ax: Any, model: Any, X: Any, y: Any, sample_weight: Any = None) -> Any:
     """`plot_confusion` of a fitted model on labelled dyads."""
-    return plot_confusion(ax, y, model.predict(X), model.classes_)
+    _check_model(model, "confusion")
+    return plot_confusion(ax, y, model.predict(X), model.classes_, sample_weight)
