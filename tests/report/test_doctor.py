@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from dyads import LFLClassifier
 from dyads.datasets.synthetic import make_nominal
 from dyads.report import doctor
 
@@ -52,6 +53,12 @@ def test_a_large_table_is_checked_on_some_rows_and_never_advised_a_stronger_pena
     assert list(examined.checked["log_loss"])[:2] == ["defaults", "--l2 2"]
     assert examined.advice == "--kind ordinal"
     assert examined.facts["pairs"] == 900
+
+
+def test_a_sample_of_a_large_table_has_about_the_size_it_may():
+    codes = np.arange(1_100_000, dtype=np.int32)
+    trial = doctor._Trial({"a": codes % 1100, "b": codes // 1100}, codes % 2, LFLClassifier)
+    assert len(trial.y) == pytest.approx(doctor.LARGE / 2, rel=0.01)
 
 
 @pytest.mark.parametrize(("n", "labels", "advice"), [(20, 2, "--kind nominal"), (20, 1, None)])

@@ -205,8 +205,9 @@ class _Trial:
         self.is_sample = n * n_labels > LARGE
         if self.is_sample:
             row = next(iter(X.values()))
-            n_rows = max(2, int((row.max() + 1) * LARGE / (n * n_labels)))
-            some = np.isin(row, np.random.default_rng(0).permutation(row.max() + 1)[:n_rows])
+            n_rows = int(row.max()) + 1
+            n_taken = max(2, n_rows * LARGE // (n * n_labels))
+            some = np.isin(row, np.random.default_rng(0).permutation(n_rows)[:n_taken])
             X, y = {name: column[some] for name, column in X.items()}, y[some]
         self.X, self.y, self.kind = X, y, kind
         self.folds = []
