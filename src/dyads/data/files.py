@@ -283,7 +283,7 @@ class _Source:
         try:
             text = codecs.getincrementaldecoder(encoding)().decode(self._head, final=len(self._head) < HEAD)
         except UnicodeDecodeError as error:
-            raise (self._unknown_format() if kind is None else _wrong_encoding(self.path, encoding)) from error
+            raise _wrong_encoding(self.path, encoding) from error
         text = text.removeprefix("\ufeff")
         comments = COMMENTS.match(text)
         text = text[comments.end() :] if comments else text

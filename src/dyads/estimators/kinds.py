@@ -111,6 +111,9 @@ class LFLClassifier(_Nominal):
         is the chain, iteration the sweep, and objective the negative log-likelihood after it
     diagnostics_ : dict, only for "gibbs": r_hat and effective_samples of monitored predictions, burn_in, acceptance
     n_parameters_ : number of learnt parameters
+    structure_ : name of the structure
+    trained_on_ : dict: label and weight, the names of these columns if they were series with a name; pairs, their
+        number; version, of dyads; for a search also chosen, its parameters, and score
     record_ : the `Record` that all of these are read from
 
     References

@@ -33,7 +33,7 @@ from dyads.trained.recommend import Wanted, ask, recommend, thompson
 
 Array = np.ndarray[Any, Any]
 
-SAVED = ("columns_", "n_features_in_", "n_iter_", "converged_", "objective_", "solver_", "trace_")
+SAVED = ("columns_", "n_features_in_", "n_iter_", "converged_", "objective_", "solver_", "trace_", "trained_on_")
 """Attributes in a model file besides the `Record` and the parameters; a posterior also has `diagnostics_`."""
 
 RANKED, EXPLAINED = ("rank", "value"), ("dyad", "label", "part", "value")

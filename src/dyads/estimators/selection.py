@@ -27,7 +27,7 @@ from dyads.engine import Engine
 from dyads.errors import InputError, NotConvergedWarning, UnknownIdWarning, VanishedWarning
 from dyads.estimators.kinds import LFLClassifier, LFLOrdinal
 from dyads.estimators.lfl import LFL
-from dyads.estimators.settings import features_of, l2_of, solver_of
+from dyads.estimators.settings import features_of, l2_of, solver_of, to_json
 from dyads.model.loss import Loss
 from dyads.model.objective import L2
 from dyads.solve import LBFGS, SGD, Gibbs, Newton
@@ -272,6 +272,8 @@ class _CV(LFL):
         for name in [name for name in vars(self) if name.endswith("_") and name not in SEARCHED]:
             delattr(self, name)
         self.__dict__.update({name: value for name, value in vars(chosen).items() if name.endswith("_")})
+        chosen_values = {name: to_json(value) for name, value in search.best.items()}
+        self.trained_on_ = {**self.trained_on_, "chosen": chosen_values, "score": search.best_score}
         return self
 
     def _paths(
