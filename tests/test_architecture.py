@@ -178,6 +178,7 @@ MAPPINGS_IN_CALLS = {
     ("cli/models.py", "predictions"): GIVEN,
     ("cli/models.py", "recommend"): GIVEN,
     ("cli/app.py", "report"): GIVEN,
+    ("cli/models.py", "Dialect"): FILE,
     ("report/page.py", "explain"): GIVEN,
     ("report/page.py", "predict_proba"): GIVEN,
     ("trained/predictions.py", "predict"): GIVEN,

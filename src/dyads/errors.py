@@ -41,6 +41,10 @@ class UnknownIdWarning(UserWarning):
     """Ids not seen in training were handled by the ``unknown`` policy."""
 
 
+class DialectWarning(UserWarning):
+    """A file was read in a way that its name does not tell, such as with another separator."""
+
+
 class VanishedWarning(UserWarning):
     """The penalty is so strong that the latent weights are (almost) zero."""
 

@@ -84,3 +84,15 @@ def test_scikit_learn_takes_them():
 def test_a_split_without_dyads_is_refused():
     with pytest.raises(InputError, match="expected at least one of each"):
         list(split.NewRows(5).split(X.head(1)))
+
+
+def test_a_share_of_dyads_of_rows_or_of_the_latest_is_held_out():
+    assert split.random_share(np.arange(900), 0.15, 0).sum() == 135
+    held_out = split.random_share(X["user"], 0.2, 0)
+    assert len(set(ROW[held_out])) == 6
+    assert not set(ROW[held_out]) & set(ROW[~held_out])
+    assert (held_out != split.random_share(X["user"], 0.2, 1)).any()
+    times = RNG.permutation(900) // 7
+    latest = split.latest_share(times, 0.3)
+    assert times[latest].min() > times[~latest].max(), "equal times stay together"
+    assert abs(latest.sum() - 270) < 7

@@ -13,7 +13,7 @@ import scipy.sparse
 
 from dyads.data.codes import Vocabulary, encode_labels, numeric_values
 from dyads.data.dyads import Dyads, narrow
-from dyads.data.tables import named_values, read_column
+from dyads.data.tables import column_name, named_values, read_column
 from dyads.errors import DtypeError, InputError
 
 
@@ -218,3 +218,21 @@ def test_what_is_no_label_is_refused(y, says):
 def test_ordered_labels_have_numeric_values():
     assert numeric_values(np.array([False, True])).tolist() == [0, 1]
     assert numeric_values(np.array(["bad", "good"])).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        (pd.Series([1], name="stars"), "stars"),
+        (pl.Series("stars", [1]), "stars"),
+        (pd.Series([1], name=3), "3"),
+        (pd.Series([1]), None),
+        (pl.Series([1]), None),
+        (pa.chunked_array([[1]]), None),
+        (np.array([1]), None),
+        ([1], None),
+        (None, None),
+    ],
+)
+def test_a_series_may_have_a_name(values, name):
+    assert column_name(values) == name

@@ -533,3 +533,15 @@ def test_duplicate_dyads_are_legal_observations():
     X = [["a", "x"]] * 3 + [["a", "x"], ["b", "y"]]
     model = LFLClassifier(rank=0, l2=L2(bias=1e-3)).fit(X, ["yes", "yes", "yes", "no", "no"])
     assert model.predict_proba([["a", "x"]])[0, 1] == pytest.approx(0.75, abs=0.02)
+
+
+def test_a_model_remembers_what_its_data_were_called(tmp_path):
+    X = pd.DataFrame({"a": [1, 1, 2, 2], "b": [1, 2, 1, 2]})
+    y, weight = pd.Series([0, 1, 1, 0], name="liked"), pl.Series("trust", [1.0, 2.0, 1.0, 1.0])
+    model = LFLClassifier(rank=0).fit(X, y, weight)
+    model.save(tmp_path / "m.dyads")
+    for trained_on in (model.trained_on_, dyads.load(tmp_path / "m.dyads").trained_on_):
+        assert trained_on == {"label": "liked", "weight": "trust", "pairs": 4, "version": dyads.__version__}
+    assert LFLClassifier(rank=0).fit(X, y.to_list()).trained_on_["label"] is None
+    online = LFLClassifier(rank=0).partial_fit(X, y).partial_fit(X[:3], y[:3])
+    assert (online.trained_on_["pairs"], online.structure_) == (7, "bilinear")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import dyads
-from dyads.cli import console, models
-from dyads.cli.models import (
+from dyads.cli import console, inputs, models
+from dyads.cli.inputs import (
     ColFeatures,
     Force,
     Json,
@@ -22,6 +22,7 @@ from dyads.cli.models import (
     new_features,
     read_labelled,
 )
+from dyads.cli.options import TableCommand
 
 if TYPE_CHECKING:
     from dyads.paper.experiment import Experiment
@@ -40,21 +41,23 @@ def demo(
     force: Force = False,
 ) -> None:
     """Fit a synthetic store (shopper x product) and compare the predictions with the true probabilities."""
-    from dyads.paper.demo import draw, run, tables
+    from dyads.paper import demo as store
 
     if data is not None:
-        _write_tables(tables(seed), data, force)
+        _write_tables(store.tables(seed), data, force)
         return
     console.check_output(output, force, console.PICTURES)
     with console.bar("Fitting") as update:
-        result = run(lambda step: update(step.iteration, None, f"objective {step.objective:,.0f}"), random_state=seed)
+        result = store.run(
+            lambda step: update(step.iteration, None, f"objective {step.objective:,.0f}"), random_state=seed
+        )
     columns = ("on held-out pairs", "dyads", "compared with")
     console.show(
         dict(zip(columns, zip(*result.rows, strict=True), strict=True)),
         "A store: shopper x product → viewed, bought or returned",
     )
     if console.can_draw():
-        draw(result, output)
+        store.draw(result, output)
         typer.echo(f"Picture: {output}")
 
 
@@ -74,7 +77,7 @@ def report(
     model_file: Model,
     data: Table,
     output: Annotated[Path, typer.Option("--output", "-o", help="HTML page to write.")] = Path("report.html"),
-    label: Label = "label",
+    label: Label = None,
     weight: Weight = None,
     row_features: RowFeatures = None,
     col_features: ColFeatures = None,
@@ -83,7 +86,7 @@ def report(
     """Write a self-contained HTML report on a model, evaluated on labelled pairs not used for training."""
     from dyads.report import page
 
-    console.check_output(output, force, (".html",))
+    console.check_output(output, force, (".html",), (model_file, data, row_features, col_features))
     model = load_model(model_file)
     X, y, sample_weight = read_labelled(model, data, label, weight)
     features = new_features(model, row_features, col_features)
@@ -208,7 +211,8 @@ def get_dataset(name: Annotated[str, typer.Argument(help="Name of a data set.")]
 
 def _register(app: typer.Typer) -> None:
     """Register the commands of this module."""
-    for command in (report, reproduce, demo):
+    app.command(cls=TableCommand)(console.guarded()(report))
+    for command in (reproduce, demo):
         app.command()(console.guarded()(command))
     app.add_typer(datasets, name="datasets")
 
@@ -216,6 +220,7 @@ def _register(app: typer.Typer) -> None:
 # --------------------------------------------------------------------------------------------------------- the command
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+inputs.register(app)
 models.register(app)
 _register(app)
 
@@ -236,6 +241,7 @@ def _common(
     """Calibrated probabilities for the labels of pairs.
 
     The extension of a file gives its format: CSV, TSV, Parquet or Arrow. - is CSV on standard input or output.
+    --format, --separator, --encoding and --no-header are for tables that are written in another way.
     """
     console.debug = debug
 

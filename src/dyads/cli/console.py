@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import stat
 import sys
 import traceback
 import warnings
@@ -30,6 +31,10 @@ LINE_OF_NAME = 10
 OFF_TERMINAL = 160
 """Width of tables that are not printed to a terminal, which has none: one that rarely breaks a cell."""
 
+
+READER_GONE = 141
+"""Exit code when the reader of standard output has gone, as in ``| head``: that of programs ended by SIGPIPE."""
+
 debug = False
 """Whether to print the traceback of an error; set by ``--debug``."""
 
@@ -47,12 +52,12 @@ def guarded() -> Iterator[None]:
         _end(str(error), 2)
     except DyadsError as error:
         _end(str(error))
-    except KeyboardInterrupt:
-        _end("Stopped.")
+    except KeyboardInterrupt as stopped:
+        _end(str(stopped) or "Stopped.")
     except BrokenPipeError:
         # The reader closed the pipe: without this, Python reports the error again when it closes standard output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        _end("Standard output was closed before everything was written to it.")
+        raise typer.Exit(READER_GONE) from None
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         _end(
@@ -73,20 +78,26 @@ def _end(sentence: str, code: int = 1) -> NoReturn:
     raise typer.Exit(code)
 
 
+def counted(n: int, noun: str) -> str:
+    """A number of things: "1 pair", "2 pairs"."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
 def say(sentence: str) -> None:
     """Print a message to standard error."""
     Console(stderr=True, highlight=False, soft_wrap=True).print(sentence, markup=False)
 
 
 @contextmanager
-def bar(what: str) -> Iterator[Callable[[float, float | None, str], None]]:
+def bar(what: str, output: str = "") -> Iterator[Callable[[float, float | None, str], None]]:
     """Show a progress bar on standard error, if that is a terminal.
 
+    There is no bar if `output`, which is written meanwhile, is standard output and that may be the same terminal.
     Yields a function that updates the bar: it takes the amount done, the total (None if unknown) and a short text.
     """
     progress = Progress(
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[words]}"), TimeElapsedColumn(),
-        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty(),
+        console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty() or _may_show(output),
     )  # fmt: skip
     with progress:
         task = progress.add_task(what, total=None, words="")
@@ -95,6 +106,11 @@ def bar(what: str) -> Iterator[Callable[[float, float | None, str], None]]:
             progress.update(task, completed=done, total=total, words=words)
 
         yield update
+
+
+def _may_show(output: str) -> bool:
+    """Whether an output may end up on the terminal: standard output does, unless it is redirected to a file."""
+    return output == "-" and not stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode)
 
 
 @contextmanager
@@ -132,7 +148,7 @@ def show_json(value: Any) -> None:
     sys.stdout.write(json.dumps(_plain(value), indent=1, allow_nan=False) + "\n")
 
 
-def check_table_output(path: str, force: bool) -> None:
+def check_table_output(path: str, force: bool, inputs: Sequence[Path | str | None]) -> None:
     """`check_output` for a table, whose extension must give a format that can be written."""
     if path.lower().endswith(".gz"):
         raise Usage(f"Compressed output is not supported: remove .gz from {path}.")
@@ -140,23 +156,32 @@ def check_table_output(path: str, force: bool) -> None:
         format_of(path)
     except DyadsError as error:
         raise Usage(str(error)) from error
-    check_output(path, force)
+    check_output(path, force, inputs=inputs)
 
 
-def check_model_output(path: Path, force: bool) -> None:
+def check_model_output(path: Path, force: bool, inputs: Sequence[Path | str | None]) -> None:
     """`check_output` for a model file."""
     if str(path) == "-":
         raise Usage("A model cannot be written to standard output: give the name of a file.")
-    check_output(path, force)
+    check_output(path, force, inputs=inputs)
 
 
-def check_output(path: Path | str, force: bool, suffixes: Sequence[str] = ()) -> None:
-    """Raise `Usage`, before any work, if an output cannot be written or would overwrite a file."""
+def check_output(
+    path: Path | str, force: bool, suffixes: Sequence[str] = (), inputs: Sequence[Path | str | None] = ()
+) -> None:
+    """Raise `Usage`, before any work, if an output cannot be written or would overwrite a file.
+
+    `inputs` : files that the command reads, or also writes (None if not given). The output must be none of them, under
+    any name, even with --force.
+    """
     path = Path(path)
     if str(path) == "-" and not suffixes:
         return
     if suffixes and path.suffix.lower() not in suffixes:
         raise Usage(f"The output {path} has an unknown extension: expected {' or '.join(suffixes)}.")
+    for other in inputs:
+        if other is not None and _same(path, Path(other)):
+            raise Usage(f"The output {path} is also the file {other} of this command: choose another name.")
     if path.exists() and not path.is_file():
         kind = "folder" if path.is_dir() else "device"
         raise Usage(f"The output {path} is a {kind}: give the name of a file.")
@@ -166,6 +191,12 @@ def check_output(path: Path | str, force: bool, suffixes: Sequence[str] = ()) ->
         raise Usage(f"The folder {path.parent} is not writable: choose another folder for {path.name}.")
     if path.exists() and not force:
         raise Usage(f"The output {path} exists: choose another name, or pass --force to overwrite it.")
+
+
+def _same(path: Path, other: Path) -> bool:
+    if path.exists() and other.exists():
+        return os.path.samefile(path, other)
+    return path.resolve() == other.resolve()
 
 
 def can_draw() -> bool:

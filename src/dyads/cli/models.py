@@ -4,7 +4,8 @@ import dataclasses
 import shlex
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,9 +15,42 @@ import typer
 
 from dyads.cli import console
 from dyads.cli.console import Usage
-from dyads.cli.options import SettingsCommand, given_settings
-from dyads.data.files import as_ids, check_columns
+from dyads.cli.inputs import (
+    ColColumn,
+    ColFeatures,
+    Force,
+    Json,
+    Label,
+    Model,
+    ModelOutput,
+    Output,
+    RowColumn,
+    RowFeatures,
+    Table,
+    Weight,
+    default_label,
+    id_types,
+    load_model,
+    names_of,
+    new_features,
+    read,
+    read_excluded,
+    read_features,
+    read_ids,
+    read_labelled,
+    read_pairs,
+    tell_label,
+    types_of,
+    weights_of,
+)
+from dyads.cli.options import SettingsCommand, TableCommand, arguments_of, given_dialect, given_settings
+from dyads.data.files import DELIMITERS, Dialect, as_ids, check_columns, format_of
 from dyads.errors import InputError, UnknownIdWarning
+
+NO_NON_LINKS = "If the table lists links alone, pass --negatives all or sample: a model needs non-links as well."
+
+DIGITS = 6
+"""Significant digits of probabilities and values in CSV and TSV; Parquet and Arrow hold all."""
 
 ESTIMATOR_OF = {"nominal": "LFLClassifier", "ordinal": "LFLOrdinal", "link": "LFLLink", "relational": "LFLRelational"}
 """Estimator for each value of ``--kind``."""
@@ -35,6 +69,13 @@ class Kind(StrEnum):
     relational = "relational"
 
 
+class Negatives(StrEnum):
+    """Non-links added to a table of links."""
+
+    all = "all"
+    sample = "sample"
+
+
 class Given(StrEnum):
     """Outputs of `dyads predict`."""
 
@@ -45,41 +86,26 @@ class Given(StrEnum):
     mean = "mean"
 
 
-Table = Annotated[
-    str, typer.Argument(help="Table of pairs: CSV, TSV, Parquet or Arrow; - reads CSV from standard input.")
-]
-Model = Annotated[Path, typer.Argument(help="Model file written by `dyads fit`.")]
-RowColumn = Annotated[
-    str | None,
-    typer.Option("--row", help="Column of row ids [default: the first column not named by another option]."),
-]
-ColColumn = Annotated[
-    str | None,
-    typer.Option("--col", help="Column of column ids [default: the next column not named by another option]."),
-]
-Label = Annotated[str, typer.Option("--label", help="Column of labels.")]
-Weight = Annotated[str | None, typer.Option("--weight", help="Column of weights; a pair of weight 2 counts twice.")]
-RowFeatures = Annotated[str | None, typer.Option("--row-features", help="Table of row features, keyed by id.")]
-ColFeatures = Annotated[str | None, typer.Option("--col-features", help="Table of column features, keyed by id.")]
-Output = Annotated[str, typer.Option("--output", "-o", help="File to write; - writes CSV to standard output.")]
-ModelOutput = Annotated[Path, typer.Option("--output", "-o", help="Model file to write.")]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite the output if it exists.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
 def fit(
     context: typer.Context,
     data: Table,
     output: ModelOutput,
     row: RowColumn = None,
     col: ColColumn = None,
-    label: Label = "label",
+    label: Label = None,
     kind: Annotated[Kind, typer.Option(help="Type of labels.")] = Kind.nominal,
     relation: Annotated[str | None, typer.Option(help="Column of relations (--kind relational).")] = None,
     feature: Annotated[list[str] | None, typer.Option(help="Column with a feature of pairs; repeatable.")] = None,
     weight: Weight = None,
     row_features: RowFeatures = None,
     col_features: ColFeatures = None,
+    negatives: Annotated[
+        Negatives | None,
+        typer.Option(help="Non-links to add to a table of links without labels: all, or a weighted sample of them."),
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Non-links per link (--negatives sample) [default: 1].", show_default=False)
+    ] = None,
     cv: Annotated[
         bool, typer.Option("--cv", help="Choose the penalty by cross-validation (--kind nominal or ordinal).")
     ] = False,
@@ -95,12 +121,21 @@ def fit(
     from dyads.estimators.kinds import ESTIMATORS
     from dyads.estimators.selection import SEARCHES, best_marginal, shortfall_of
 
-    console.check_model_output(output, force)
+    inputs = (data, row_features, col_features)
+    console.check_model_output(output, force, (*inputs, checkpoint))
+    if checkpoint is not None:
+        console.check_output(checkpoint, force=True, inputs=inputs)
     if (relation is not None) != (kind == "relational"):
         raise Usage("--relation and --kind relational require each other: give both or neither.")
     if cv and kind not in ("nominal", "ordinal"):
         raise Usage(f"--cv does not support --kind {kind}: expected nominal or ordinal. Set --l2 instead.")
-    if label in (row, col):
+    if negatives and (kind != "link" or label or weight or feature):
+        raise Usage(
+            "--negatives is for --kind link, and for links without --label, --weight and --feature: omit these."
+        )
+    if rate is not None and negatives != "sample":
+        raise Usage("--rate is for --negatives sample: give both or neither.")
+    if label is not None and label in (row, col):
         raise Usage(f"The column {label!r} is named for both labels and ids: name a different column for each.")
     settings = given_settings(context)
     chosen = {"l2", "l2__side"} if settings.get("rank", 1) else {"l2__bias", "l2__side"}
@@ -114,36 +149,49 @@ def fit(
         model.set_params(**settings).check_params()
     except InputError as error:
         raise Usage(str(error)) from error
-    table, ids = _read(data, row, col, [label, weight, relation, *(feature or [])])
-    X = table.select([*ids, *([relation] if relation else []), *(feature or [])])
-    y = table[label]
+    if negatives:
+        X, y, sample_weight = _labelled_links(data, row, col, negatives, rate, settings)
+        ids = X.column_names
+    else:
+        given, label = label, label or default_label()
+        try:
+            table, ids = read_pairs(data, row, col, [label, weight, relation, *(feature or [])])
+        except InputError as error:
+            hint = f"has no column {label!r}" in str(error) and kind == "link"
+            raise (InputError(f"{error} {NO_NON_LINKS}") if hint else error) from error
+        tell_label(given, label)
+        X = table.select([*ids, *([relation] if relation else []), *(feature or [])])
+        y, sample_weight = table[label], weights_of(table, weight)
     if kind == "ordinal" and pa.types.is_string(y.type):
         order = ", ".join(sorted(map(str, y.unique().to_pylist())))
         console.say(f"The labels are text and are ordered alphabetically: {order}.")
     model.set_params(id_columns=ids, reference=_reference(model.reference, y))
     for name, path, key in (("features__row", row_features, ids[0]), ("features__col", col_features, ids[1])):
         if path is not None:
-            model.set_params(**{name: _features(path, key)})
+            model.set_params(**{name: read_features(path, key)})
     began = time.perf_counter()
     with console.warned():
         if cv:
             with console.bar("Cross-validation") as update:
-                model.fit(X, y, _weights(table, weight), callback=lambda done, planned: update(done, planned, ""))
+                model.fit(X, y, sample_weight, callback=lambda done, planned: update(done, planned, ""))
         else:
             total = settings.get("solver__max_iter", settings.get("solver__sweeps"))
-            with console.bar("Fitting") as update:
-                model.fit(
-                    X,
-                    y,
-                    _weights(table, weight),
-                    callback=lambda step: update(step.iteration, total, f"objective {step.objective:,.0f}"),
-                    checkpoint=checkpoint,
-                )
+            with console.bar("Fitting") as update, _checkpointed(checkpoint) as resumed:
+
+                def callback(step: Any) -> None:
+                    resumed(step)
+                    update(step.iteration, total, f"objective {step.objective:,.0f}")
+
+                model.fit(X, y, sample_weight, callback=callback, checkpoint=checkpoint)
+        dialect = {name: value for name, value in given_dialect().get_params().items() if value is not None}
+        model.trained_on_ |= {"label": label, "weight": weight, "dialect": dialect}
+        if negatives:
+            model.trained_on_ |= {"negatives": str(negatives), "rate": rate}
         model.save(output)
     summary = {
         "model": str(output),
         "kind": str(kind),
-        "pairs": table.num_rows,
+        "pairs": model.trained_on_["pairs"],
         "rows": len(model.row_ids_),
         "columns": len(model.col_ids_),
         "labels": model.classes_.tolist(),
@@ -153,7 +201,7 @@ def fit(
         "seconds": round(time.perf_counter() - began, 2),
         **({"chosen": model.best_params_} if cv else {}),
     }
-    log_loss, pairs = _log_loss_of_fit(model, X, y, _weights(table, weight))
+    log_loss, pairs = _log_loss_of_fit(model, X, y, sample_weight)
     _show_facts(summary | {f"log-loss on {pairs}": log_loss}, as_json)
     if not model.held_out_:
         console.say("The model was fitted to these pairs: judge it on others (dyads split, then dyads evaluate).")
@@ -199,7 +247,7 @@ def predict(
     from dyads.data.files import open_writer, read_batches
     from dyads.model.loss import median, mode
 
-    console.check_table_output(output, force)
+    console.check_table_output(output, force, (model_file, data, row_features, col_features))
     model = load_model(model_file)
     ordered = hasattr(model, "predict_mean")
     if give and not ordered and set(give) & {"median", "mean"}:
@@ -208,15 +256,16 @@ def predict(
         )
     outputs = give or (list(Given) if ordered else [Given.proba, Given.label])
     features = new_features(model, row_features, col_features)
-    batches = read_batches(data, _types(model), model.columns_)
-    kept = _names(model)
+    with console.warned():
+        batches = read_batches(data, types_of(model), model.columns_, given_dialect())
+    kept = names_of(model)
     taken = {*Given, *(f"p_{label}" for label in model.classes_)} & set(kept)
     if taken:
         raise InputError(f"The id column {taken.pop()!r} has the name of an output column: rename it and fit again.")
     values = numeric_values(model.classes_)
     done = unknown = 0
     decisions = {"mode": mode, "median": median}
-    with warnings.catch_warnings(), console.bar("Predicting") as update, open_writer(output, kept) as write:
+    with warnings.catch_warnings(), console.bar("Predicting", output) as update, open_writer(output, kept) as write:
         # Each batch would warn separately: one message below covers all of them.
         warnings.simplefilter("ignore", UnknownIdWarning)
         for batch in batches:
@@ -231,18 +280,22 @@ def predict(
                     columns[name] = _label_column(model.classes_, predictions.codes_by(decide))
             if "mean" in outputs:
                 columns["mean"] = proba @ values
-            write(pa.table(columns))
+            write(_shortened(pa.table(columns), output))
             done += batch.num_rows
             unknown += int((predictions.least_support == 0).sum())
             update(done, None, f"{done:,} pairs")
     if unknown:
-        console.say(f"{unknown:,} of {done:,} pairs have an id without training labels (unknown={model.unknown!r}).")
+        have = "has" if unknown == 1 else "have"
+        console.say(
+            f"{unknown:,} of {console.counted(done, 'pair')} {have} an id without training labels "
+            f"(unknown={model.unknown!r})."
+        )
 
 
 def evaluate(
     model_file: Model,
     data: Table,
-    label: Label = "label",
+    label: Label = None,
     weight: Weight = None,
     row_features: RowFeatures = None,
     col_features: ColFeatures = None,
@@ -290,7 +343,8 @@ def recommend(
     """Recommend the best columns for each row: a table of the ids, under their own names, rank and value."""
     from dyads.data.files import open_writer
 
-    console.check_table_output(output, force)
+    inputs = (model_file, rows, exclude, candidates, row_features, col_features)
+    console.check_table_output(output, force, inputs)
     model = load_model(model_file)
     vocabularies = model.record_.known.vocabularies
     if rows is not None and id:
@@ -301,7 +355,7 @@ def recommend(
     row_ids = (
         as_ids(id, vocabularies[0].ids.type, vocabularies[0].name)
         if id
-        else _column(rows, vocabularies[0])
+        else read_ids(rows, vocabularies[0])
         if rows
         else model.row_ids_
     )
@@ -311,13 +365,13 @@ def recommend(
             row_ids,
             n,
             labels.get(by, by),
-            exclude=None if exclude is None else _pairs(exclude, model),
-            candidates=None if candidates is None else _column(candidates, vocabularies[1]),
+            exclude=None if exclude is None else read_excluded(exclude, model),
+            candidates=None if candidates is None else read_ids(candidates, vocabularies[1]),
             relation=None if relation is None else as_ids([relation], relations.ids.type, relations.name)[0].as_py(),
             **new_features(model, row_features, col_features),
         )
     with open_writer(output, ranking.column_names) as write:
-        write(ranking)
+        write(_shortened(ranking, output))
 
 
 def explain(
@@ -334,18 +388,19 @@ def explain(
     Log-odds are relative to the reference label of the model, whose own parts are zero.
     """
     from dyads import report
-    from dyads.data.files import open_writer, read_table
+    from dyads.data.files import open_writer
 
-    console.check_table_output(output, force)
+    inputs = (model_file, data, row_features, col_features)
+    console.check_table_output(output, force, inputs)
     if picture is not None:
-        console.check_output(picture, force, console.PICTURES)
+        console.check_output(picture, force, console.PICTURES, (*inputs, output))
     model = load_model(model_file)
-    table = read_table(data, lambda names: _id_types(model))
+    table = read(data, lambda names: id_types(model))
     check_columns(data, table.column_names, model.columns_)
     with console.warned(), console.bar("Explaining"):
         explanation = model.explain(table.select(model.columns_), **new_features(model, row_features, col_features))
     with open_writer(output, explanation.column_names) as write:
-        write(explanation)
+        write(_shortened(explanation, output))
     if picture is not None:
         console.save_picture(picture, lambda ax: report.plot_explanation(ax, explanation))
 
@@ -354,7 +409,7 @@ def fold_in(
     model_file: Model,
     data: Table,
     output: ModelOutput,
-    label: Label = "label",
+    label: Label = None,
     weight: Weight = None,
     side: Annotated[
         str | None, typer.Option(help="Solve for all rows (row) or columns (col) of the table [default: new ids only].")
@@ -364,21 +419,23 @@ def fold_in(
     force: Force = False,
 ) -> None:
     """Add new rows and columns to a model from their labels; other ids stay unchanged."""
-    console.check_model_output(output, force)
+    # With --force, a model may be updated in place: it is read before it is replaced.
+    console.check_model_output(output, force, (data, row_features, col_features))
     model = load_model(model_file)
     X, y, sample_weight = read_labelled(model, data, label, weight)
     before = len(model.row_ids_), len(model.col_ids_)
     with console.warned(), console.bar("Folding in"):
         model.fold_in(X, y, sample_weight, side=side, **new_features(model, row_features, col_features)).save(output)
     new = len(model.row_ids_) - before[0], len(model.col_ids_) - before[1]
-    console.say(f"Added {new[0]:,} rows and {new[1]:,} columns. Wrote {output}.")
+    added = f"{console.counted(new[0], 'row')} and {console.counted(new[1], 'column')}"
+    console.say(f"Added {added}. Wrote {output}.")
 
 
 def calibrate(
     model_file: Model,
     data: Table,
     output: ModelOutput,
-    label: Label = "label",
+    label: Label = None,
     weight: Weight = None,
     method: Annotated[
         str | None, typer.Option(help="logistic, vector, isotonic or temperature [default: chosen by the loss].")
@@ -388,7 +445,7 @@ def calibrate(
     """Calibrate the probabilities of a model on labelled pairs not used for training."""
     from dyads.metrics import classwise_ece
 
-    console.check_model_output(output, force)
+    console.check_model_output(output, force, (data,))
     model = load_model(model_file)
     X, y, sample_weight = read_labelled(model, data, label, weight)
     truth = np.asarray(y)
@@ -402,42 +459,81 @@ def calibrate(
 def info(model_file: Model, as_json: Json = False) -> None:
     """Show the contents of a model file."""
     model = load_model(model_file)
-    record = model.record_
+    record, told = model.record_, model.trained_on_
+    known = record.known
+    names, parameters = names_of(model), model.get_params(deep=False)
+    defaults = type(model)().get_params(deep=False)
+    features = {side: getattr(known, f"{side}s").n_features for side in ("row", "col")}
+    penalty = {name: record.parts.strengths[name] for name in model.parts_ if name in record.parts.strengths}
     summary = {
         "file": str(model_file),
         "bytes": model_file.stat().st_size,
+        "fitted by": f"dyads {told['version']}",
         "estimator": type(model).__name__,
         "labels": model.classes_.tolist(),
+        "pairs": told["pairs"],
         "rows": len(model.row_ids_),
         "columns": len(model.col_ids_),
-        "names of their columns": _names(model),
-        "relations": len(model.relation_ids_) if len(record.known.vocabularies) > 2 else 0,
-        "structure": type(record.parts.structure).__name__.lower(),
+        "relations": len(model.relation_ids_) if len(known.vocabularies) > 2 else 0,
+        "id columns": names,
+        "label column": told["label"],
+        "weight column": told["weight"],
+        "feature columns": [name for name in model.columns_ if name not in names],
+        "features": features,
+        "structure": model.structure_,
         "rank": model.rank,
         "loss": type(record.parts.loss).__name__.lower(),
-        "features": {side: getattr(record.known, f"{side}s").n_features for side in ("row", "col")},
+        "parameters": {
+            name: value for name, value in parameters.items() if name != "id_columns" and value != defaults[name]
+        },
+        "penalty": penalty | ({"side": record.parts.strengths["side"]} if any(features.values()) else {}),
+        "seed": model.random_state,
+        **({"non-links": f"{told['negatives']}, rate {told['rate'] or 1:g}"} if "negatives" in told else {}),
+        **({"chosen": told["chosen"], "held-out log-loss": model.held_out_["model"]} if "chosen" in told else {}),
         "weights": model.n_parameters_,
         "solver": model.solver_,
         "iterations": model.n_iter_,
         "converged": model.converged_,
+        "objective": model.objective_,
         "draws" if record.is_posterior else "models": len(record.draws),
         "calibrated": record.calibrator is not None,
         "unknown ids": model.unknown,
     }
-    _show_facts(summary, as_json)
+    command = shlex.join(_command(model, features))
+    _show_facts(summary | ({"command": command} if as_json else {}), as_json)
+    if not as_json:
+        typer.echo(f"To fit it again: {command}")
+
+
+def _command(model: Any, features: dict[str, int]) -> list[str]:
+    """The command that would fit a model again, with TABLE for the names of files."""
+    told, names = model.trained_on_, names_of(model)
+    kinds = {estimator: kind for kind, estimator in ESTIMATOR_OF.items()}
+    named = dict(zip(("--row", "--col", "--relation"), names, strict=False))
+    named |= {"--label": told["label"], "--weight": told["weight"], "--kind": kinds[type(model).__name__]}
+    named |= {f"--{side}-features": "TABLE" for side, n_features in features.items() if n_features}
+    named |= {"--negatives": told.get("negatives"), "--rate": told.get("rate")}
+    command = ["dyads", "fit", "TABLE", *arguments_of(Dialect(**told.get("dialect", {})))]
+    for option, value in named.items():
+        command += [] if value is None else [option, str(value)]
+    for name in model.columns_:
+        command += [] if name in names else ["--feature", name]
+    return [*command, *arguments_of(model), "-o", "model.dyads"]
 
 
 def describe(
     data: Table,
     row: RowColumn = None,
     col: ColColumn = None,
-    label: Label = "label",
+    label: Label = None,
     as_json: Json = False,
 ) -> None:
     """Check a table of labelled pairs for problems, and suggest settings for `dyads fit`."""
     from dyads.report import doctor
 
-    table, ids = _read(data, row, col, [label])
+    given, label = label, label or default_label()
+    table, ids = read_pairs(data, row, col, [label])
+    tell_label(given, label)
     with console.bar("Examining"):
         examined = doctor.examine(table.select(ids), table[label])
     if as_json:
@@ -454,137 +550,75 @@ def describe(
     elif examined.advice is not None:
         typer.echo("Nothing was checked: there are too few pairs to hold some out.")
     if examined.advice is not None:
-        named = " ".join(shlex.quote(word) for word in (data, "--row", ids[0], "--col", ids[1], "--label", label))
+        named = shlex.join([data, *arguments_of(given_dialect()), "--row", ids[0], "--col", ids[1], "--label", label])
         typer.echo(f"Start with: dyads fit {named} {examined.advice} -o model.dyads")
 
 
 def register(app: typer.Typer) -> None:
     """Register the commands of this module."""
     app.command(cls=SettingsCommand)(console.guarded()(fit))
-    for command in (predict, evaluate, recommend, explain, fold_in, calibrate, info, describe):
-        app.command(command.__name__.replace("_", "-"))(console.guarded()(command))
+    for command in (predict, evaluate, recommend, explain, fold_in, calibrate, describe):
+        app.command(command.__name__.replace("_", "-"), cls=TableCommand)(console.guarded()(command))
+    app.command()(console.guarded()(info))
 
 
-# ------------------------------------------------------------------------------------------------------ tables
+@contextmanager
+def _checkpointed(path: Path | None) -> Iterator[Callable[[Any], None]]:
+    """Say on Ctrl-C that the fit can be resumed. Yields a function that says from where, at its first step."""
+    existed, first = path is not None and path.exists(), True
+
+    def resumed(step: Any) -> None:
+        nonlocal first
+        if first and existed:
+            console.say(f"Resumed chain {step.init + 1} from sweep {step.iteration - 1}, in {path}.")
+        first = False
+
+    try:
+        yield resumed
+    except KeyboardInterrupt:
+        if path is None or not path.exists():
+            raise
+        raise KeyboardInterrupt(f"Stopped. The chains are in {path}: the same command resumes from there.") from None
+    if first and existed:
+        console.say(f"The chains in {path} were complete.")
 
 
-def load_model(path: Path) -> Any:
-    """Load a model file."""
-    from dyads.estimators.kinds import load
-
-    if not path.is_file():
-        raise InputError(f"There is no file {path}: expected a model file written by `dyads fit`.")
-    return load(path)
-
-
-def _read(data: str, row: str | None, col: str | None, others: Sequence[str | None]) -> tuple[Any, list[str]]:
-    """Read a whole table, and return it with the names of its two id columns.
-
-    Id columns that are not named are the first columns that no option names. `others` are the columns with other
-    content; the third of them, if any, holds relations, which are read as ids too.
-    """
-    from dyads.data.files import read_table
-
-    ids: list[str] = []
-
-    def types(names: list[str]) -> dict[str, Any]:
-        check_columns(data, names, [name for name in (row, col, *others) if name])
-        unnamed = (name for name in names if name not in (row, col, *others))
-        ids[:] = [name for name in (row or next(unnamed, None), col or next(unnamed, None)) if name]
-        if len(ids) < 2:
-            raise Usage(f"Cannot find two id columns among {names}: name them with --row and --col.")
-        return dict.fromkeys([*ids, *(name for name in others[2:3] if name)])
-
-    table = read_table(data, types)
-    if not ids:
-        types(table.column_names)
-    return table, ids
-
-
-def _weights(table: Any, weight: str | None) -> Any:
+def _labelled_links(
+    data: str, row: str | None, col: str | None, negatives: str, rate: float | None, settings: dict[str, Any]
+) -> tuple[Any, Any, Any]:
+    """Read a table of links: pairs of nodes, links and non-links, their labels 1 and 0, and their weights."""
     import pyarrow as pa
 
-    if weight is None:
-        return None
-    kind = table[weight].type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)) or table[weight].null_count:
-        raise InputError(
-            f"The weight column {weight!r} has missing or non-numeric values: expected a number in every line."
-        )
-    return table[weight].to_numpy()
+    from dyads.data.graph import pairs_from_graph
+
+    table, ids = read_pairs(data, row, col, [])
+    if "label" in table.column_names:
+        raise InputError(f"{data} has a column 'label': expected links without labels. Omit --negatives.")
+    pairs = pairs_from_graph(
+        table.select(ids),
+        directed=settings.get("structure") == "directed",
+        negatives=negatives,
+        rate=1.0 if rate is None else rate,
+        random_state=settings.get("random_state"),
+    )
+    return pa.table(dict(zip(ids, pairs.X.values(), strict=True))), pa.chunked_array([pairs.y]), pairs.weight
 
 
-def read_labelled(model: Any, data: str, label: str, weight: str | None) -> tuple[Any, Any, Any]:
-    """Read pairs (the columns the model was fitted on), their labels and their weights."""
+def _shortened(table: Any, output: str) -> Any:
+    """A table whose numbers have at most `DIGITS` significant digits, if it is written as text."""
     import pyarrow as pa
 
-    from dyads.data.files import read_table
-
-    types = _types(model) | ({label: pa.string()} if model.classes_.dtype.kind == "U" else {})
-    table = read_table(data, lambda names: types)
-    check_columns(data, table.column_names, [*model.columns_, label, *([weight] if weight else [])])
-    return table.select(model.columns_), table[label], _weights(table, weight)
-
-
-def _names(model: Any) -> list[str]:
-    return [vocabulary.name for vocabulary in model.record_.known.vocabularies]
-
-
-def _id_types(model: Any) -> dict[str, Any]:
-    return {vocabulary.name: vocabulary.ids.type for vocabulary in model.record_.known.vocabularies}
-
-
-def _types(model: Any) -> dict[str, Any]:
-    """Types of the columns the model was fitted on: ids and features of pairs."""
-    encoder = model.record_.known.dyad_encoder
-    return ({} if encoder is None else encoder.types) | _id_types(model)
-
-
-def _features(path: str, ids: str, kind: Any = None, types: Mapping[str, Any] | None = None) -> Any:
-    """Read a table of features, keyed by its column `ids` or, without one, by its first column.
-
-    `kind` is the type of the ids, `types` are the types of the features that a model was fitted on.
-    """
-    from dyads.data.features import Features
-    from dyads.data.files import read_table
-
-    def key(names: list[str]) -> str:
-        return ids if ids in names else names[0]
-
-    table = read_table(path, lambda names: {**(types or {}), key(names): kind})
-    return Features(table, key(table.column_names))
-
-
-def new_features(model: Any, row_features: str | None, col_features: str | None) -> dict[str, Any]:
-    """Read tables of features as keyword arguments of a prediction method."""
-    tables = {}
-    for side, path, (ids, kind) in zip(
-        ("row", "col"), (row_features, col_features), _id_types(model).items(), strict=False
-    ):
-        encoder = getattr(model.record_.known, f"{side}s").encoder
-        types = {} if encoder is None else encoder.types
-        tables[f"{side}_features"] = None if path is None else _features(path, ids, kind, types)
-    return tables
-
-
-def _column(path: str, vocabulary: Any) -> Any:
-    """Read distinct ids from a file: from the column named as in the model or, without one, from the first."""
-    from dyads.data.files import read_table
-
-    def key(names: list[str]) -> str:
-        return vocabulary.name if vocabulary.name in names else names[0]
-
-    table = read_table(path, lambda names: {key(names): vocabulary.ids.type})
-    return table[key(table.column_names)].unique()
-
-
-def _pairs(path: str, model: Any) -> Any:
-    from dyads.data.files import read_table
-
-    names = _names(model)
-    table = read_table(path, lambda _: _id_types(model))
-    check_columns(path, table.column_names, names[:2])
-    return table.select([name for name in names if name in table.column_names])
+    if format_of(output) not in DELIMITERS:
+        return table
+    for place, field in enumerate(table.schema):
+        if pa.types.is_floating(field.type):
+            values = table[field.name].to_numpy()
+            size = np.abs(values, where=np.isfinite(values), out=np.zeros_like(values))
+            # Powers of ten up to 22 are exact, so that the quotient is the number nearest to the decimal.
+            places = np.clip(DIGITS - 1 - np.floor(np.log10(size, where=size > 0, out=np.zeros_like(size))), 0, 22)
+            short = np.rint(values * 10**places) / 10**places
+            table = table.set_column(place, field.name, pa.array(np.where(size > 1e-16, short, values)))
+    return table
 
 
 def _reference(text: str, y: Any) -> Any:
@@ -624,6 +658,8 @@ def _described(facts: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _worded(value: Any) -> str:
+    if value is None or value in ([], {}):
+        return "none"
     if isinstance(value, dict):
         return ", ".join(f"{key} {item}" for key, item in value.items())
     if isinstance(value, list):

@@ -1,21 +1,28 @@
 """Tables in files (CSV, TSV, Parquet, Arrow) or on standard input and output ("-"), read whole or in batches."""
 
+import codecs
+import csv as python_csv
+import io
+import itertools
 import os
+import re
 import stat
 import sys
 import uuid
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from io import BytesIO
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv, ipc
 
-from dyads.errors import InputError
+from dyads.errors import DialectWarning, InputError, caller_level
+from dyads.settings import Setting
 
 Types = Mapping[str, pa.DataType | None]
 
@@ -42,21 +49,80 @@ ANY_INTEGER = INTEGER.replace("{0,17}", "*")
 """Canonical integers of any length."""
 
 
+HEAD = 2**20
+"""Bytes at the start of a file in which its dialect is looked for: as many as Arrow parses at a time."""
+
+LOOKED_AT = 5_000
+"""Lines at the start of a file in which its dialect is looked for."""
+
+SEPARATORS = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "bars", "::": "double colons", " ": "spaces"}
+"""Separators that are looked for, in this order, and what they are called."""
+
+UNIT = "\x1f"
+"""ASCII's unit separator, which stands for a separator of several characters: Arrow's parser takes one character."""
+
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+COMMENTS = re.compile(r"(#( [^\n]*)?\r?\n)+")
+BYTE_ORDER_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+@dataclass(frozen=True, repr=False)
+class Dialect(Setting):
+    """How tables are written in files. What is None is looked for in each file, and a `DialectWarning` tells it.
+
+    Parameters
+    ----------
+    format : "csv", "tsv", "parquet" or "arrow", default None
+        Format of the tables, whatever the extension.
+    separator : str, default None
+        Separator of text files, such as ; or \\t or ::.
+    encoding : str, default None
+        Encoding of text files, such as latin-1 (UTF-8 unless given).
+    header : bool, default None
+        Whether the first line of text files holds the names of the columns; without one, they are called 1, 2, 3.
+    """
+
+    format: str | None = None
+    separator: str | None = None
+    encoding: str | None = None
+    header: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.format is not None:
+            self.check_name("format", tuple(dict.fromkeys(FORMATS.values())))
+        if self.separator is not None:
+            self._keep("separator", self.separator.replace("\\t", "\t"))
+            if not self.separator or set(self.separator) & {"\n", "\r", '"', UNIT}:
+                raise self._refusal("separator", "one or more characters that are not quotes or line breaks")
+        if self.encoding is not None:
+            try:
+                "".encode(self.encoding)
+            except LookupError:
+                raise self._refusal("encoding", "a name such as utf-8, latin-1 or utf-16") from None
+
+
 def format_of(path: str) -> str:
     """The format of a file, by its suffix; standard input and output are CSV."""
-    if path == STANDARD:
-        return "csv"
-    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
-    packed = suffixes[-1:] == [".gz"]
-    name = FORMATS.get(suffixes[-2] if packed and len(suffixes) > 1 else (suffixes or [""])[-1])
-    if name is None or (packed and name not in DELIMITERS):
+    name = _format_by_suffix(path)
+    if name is None:
         raise InputError(
             f"The format of {Path(path).name} is unknown: expected a suffix {', '.join(FORMATS)}, or - for CSV."
         )
     return name
 
 
-def read_table(path: str, types: Callable[[list[str]], Types] = lambda names: {}) -> pa.Table:
+def _format_by_suffix(path: str) -> str | None:
+    if path == STANDARD:
+        return "csv"
+    suffixes = [suffix.lower() for suffix in Path(path).suffixes]
+    packed = suffixes[-1:] == [".gz"]
+    name = FORMATS.get(suffixes[-2] if packed and len(suffixes) > 1 else (suffixes or [""])[-1])
+    return None if packed and name not in DELIMITERS else name
+
+
+def read_table(
+    path: str, types: Callable[[list[str]], Types] = lambda names: {}, dialect: Dialect | None = None
+) -> pa.Table:
     """Read a whole file.
 
     `types` maps the names of all columns to the types of some of them, such as ids. A type of None means integers if
@@ -64,18 +130,20 @@ def read_table(path: str, types: Callable[[list[str]], Types] = lambda names: {}
     Parquet and Arrow files have their own.
     """
     with _reading(path):
-        if format_of(path) in DELIMITERS:
-            source = sys.stdin.buffer.read() if path == STANDARD else None
-            first = csv.open_csv(path if source is None else BytesIO(source), parse_options=_parsing(path))
-            asked = types(_checked(path, first.schema.names))
+        source = _Source(path, dialect)
+        if source.text is not None:
+            asked = types(_checked(path, source.text.names))
             table = csv.read_csv(
-                path if source is None else BytesIO(source),
-                parse_options=_parsing(path),
+                source.stream(),
+                read_options=source.text.reading(),
+                parse_options=source.text.parsing(),
                 convert_options=_converting(asked),
             )
+            if any(pa.types.is_binary(field.type) for field in table.schema):
+                raise _wrong_encoding(path, source.text.encoding)
             table = _with(table, asked)
         else:
-            batches = _stored(path)
+            batches = source.stored()
             _checked(path, batches.schema.names)
             table = pa.Table.from_batches(list(batches), batches.schema)
     if not table.num_rows:
@@ -83,28 +151,45 @@ def read_table(path: str, types: Callable[[list[str]], Types] = lambda names: {}
     return table
 
 
-def read_batches(path: str, types: Types, columns: Sequence[str]) -> "Batches":
+def read_batches(path: str, types: Types, columns: Sequence[str], dialect: Dialect | None = None) -> "Batches":
     """Read `columns` of a file in batches, one at a time in memory; `types` : the types of some columns, or None."""
     with _reading(path):
-        if format_of(path) not in DELIMITERS:
-            check_columns(path, _stored(path).schema.names, columns)
-            return Batches(path, _stored(path, columns), {})
-        if path != STANDARD:
-            first = csv.open_csv(path, parse_options=_parsing(path))
-            check_columns(path, _checked(path, first.schema.names), columns)
+        source = _Source(path, dialect)
+        if source.text is None:
+            check_columns(path, source.stored().schema.names, columns)
+            return Batches(path, source.stored(columns), {})
+        check_columns(path, _checked(path, source.text.names), columns)
         reader = csv.open_csv(
-            sys.stdin.buffer if path == STANDARD else path,
-            parse_options=_parsing(path),
+            source.stream(),
+            read_options=source.text.reading(),
+            parse_options=source.text.parsing(),
             convert_options=_converting(types, columns),
         )
         return Batches(path, reader, types)
+
+
+def find_dialect(path: str, dialect: Dialect | None = None) -> Dialect:
+    """The dialect of a file: what is None in `dialect` is looked for in the file."""
+    with _reading(path):
+        source = _Source(path, dialect)
+    text = source.text
+    if text is None:
+        return Dialect(format=source.format)
+    return Dialect(format=source.format, separator=text.separator, encoding=text.encoding, header=text.header)
 
 
 def check_columns(path: str, there: Sequence[str], wanted: Iterable[str]) -> None:
     """Raise if a file, with the columns `there`, lacks one of the columns `wanted`."""
     missing = [name for name in wanted if name not in there]
     if missing:
-        raise InputError(f"{_named(path)} has no column {missing[0]!r}: expected one of its columns {list(there)}.")
+        hint = ""
+        if len(there) == 1 and set(there[0]) & set("".join(SEPARATORS)):
+            hint = " If these are several columns, pass their --separator."
+        elif any(map(NUMBER.fullmatch, there)) and there[0] != "1":
+            hint = " If this is a line of data, pass --no-header."
+        raise InputError(
+            f"{_named(path)} has no column {missing[0]!r}: expected one of its columns {list(there)}.{hint}"
+        )
 
 
 def _checked(path: str, names: Sequence[str]) -> list[str]:
@@ -127,6 +212,211 @@ class Batches:
                 table = pa.Table.from_batches([batch])
                 if table.num_rows:
                     yield _with(table, self._types)
+
+
+UTF8 = ("utf-8", "utf8", "UTF-8", "UTF8")
+"""Names of the encoding that Arrow reads and writes."""
+
+
+class _Text(NamedTuple):
+    """How a text table is written: its dialect, the number of comment lines before it and the names of its columns."""
+
+    separator: str
+    encoding: str
+    header: bool
+    n_comments: int
+    names: list[str]
+
+    def reading(self) -> Any:
+        return csv.ReadOptions(skip_rows=self.n_comments, column_names=None if self.header else self.names)
+
+    def parsing(self) -> Any:
+        separator = self.separator if len(self.separator) == 1 else UNIT
+        return csv.ParseOptions(delimiter=separator, newlines_in_values=True)
+
+
+class _Source:
+    """A table to read: its format and, if it is text, how that is written. Standard input and pipes are read once."""
+
+    def __init__(self, path: str, dialect: Dialect | None) -> None:
+        self.path, dialect = path, dialect or Dialect()
+        self._can_reopen = path != STANDARD and (os.path.isfile(path) or not os.path.exists(path))
+        self._file: Any = sys.stdin.buffer
+        if path != STANDARD:
+            packed = "gzip" if path.lower().endswith(".gz") else None
+            self._file = pa.input_stream(path, compression=packed) if self._can_reopen else open(path, "rb")  # noqa: SIM115
+        self._head: bytes = self._file.read(HEAD)
+        by_suffix = dialect.format or _format_by_suffix(path)
+        kind = by_suffix or next((name for name, mark in MAGIC.items() if self._head.startswith(mark)), None)
+        self.text = self._found(dialect, kind) if kind is None or kind in DELIMITERS else None
+        self.format = kind or ("tsv" if self.text is not None and self.text.separator == "\t" else "csv")
+        if self.text is None and by_suffix is None:
+            _tell(f"{path} is read as {self.format}, by its content.")
+
+    def stream(self) -> Any:
+        """What Arrow reads text from: UTF-8 with a separator of one character."""
+        assert self.text is not None
+        if len(self.text.separator) == 1 and self.text.encoding in UTF8 and self._can_reopen:
+            return self.path
+        return io.BufferedReader(_Decoded(self._head, self._file, self.text.encoding, self.text.separator), HEAD)
+
+    def stored(self, columns: Sequence[str] | None = None) -> Any:
+        """A reader of the batches of a Parquet or Arrow file. From Parquet it reads `columns` alone, if given."""
+        source = self.path
+        if not self._can_reopen:
+            self._head += self._file.read()
+            source = pa.BufferReader(self._head)
+        if self.format == "parquet":
+            file = pq.ParquetFile(source)
+            schema = file.schema_arrow
+            schema = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+            return pa.RecordBatchReader.from_batches(schema, _validated(file.iter_batches(columns=columns)))
+        file = ipc.open_file(source)
+        batches = (file.get_batch(i) for i in range(file.num_record_batches))
+        return pa.RecordBatchReader.from_batches(file.schema, _validated(batches))
+
+    def _found(self, dialect: Dialect, kind: str | None) -> _Text:
+        """Look for what `dialect` does not give; say what differs from what the suffix tells."""
+        sixteen = self._head.startswith(BYTE_ORDER_MARKS)
+        encoding = dialect.encoding or ("utf-16" if sixteen else UTF8[0])
+        if kind is None and b"\0" in self._head and not sixteen:
+            raise self._unknown_format()
+        try:
+            text = codecs.getincrementaldecoder(encoding)().decode(self._head, final=len(self._head) < HEAD)
+        except UnicodeDecodeError as error:
+            raise _wrong_encoding(self.path, encoding) from error
+        text = text.removeprefix("\ufeff")
+        comments = COMMENTS.match(text)
+        text = text[comments.end() :] if comments else text
+        rows = {name: _rows(text, name, len(self._head) < HEAD) for name in SEPARATORS}
+        separator = dialect.separator or _separator(rows, None if kind is None else DELIMITERS[kind])
+        if separator is None:
+            raise self._unknown_format()
+        lines = rows[separator] if separator in rows else _rows(text, separator, len(self._head) < HEAD)
+        if not lines:
+            raise InputError(f"{_named(self.path)} is empty: expected a header and lines of data.")
+        if dialect.header is None and _is_data(lines):
+            shown = ", ".join(lines[0][:5]) + (", ..." if len(lines[0]) > 5 else "")
+            raise InputError(
+                f"The first line of {_named(self.path)} looks like data ({shown}): expected the names of the columns. "
+                "Pass --no-header if there are none, or --header if these are names."
+            )
+        n_comments = comments.group().count("\n") if comments else 0
+        told = [f"text separated by {SEPARATORS.get(separator, repr(separator))}"]
+        told += [f"encoded in {encoding}"] if sixteen and not dialect.encoding else []
+        told += [f"after {n_comments} comment line{'s'[: n_comments > 1]}"] if n_comments else []
+        if len(told) > 1 or (dialect.separator is None and separator != DELIMITERS.get(kind or "")):
+            _tell(f"{_named(self.path)} is read as {', '.join(told)}.")
+        header = dialect.header is not False
+        names = lines[0] if header else [str(place + 1) for place in range(len(lines[0]))]
+        return _Text(separator, encoding, header, n_comments, names)
+
+    def _unknown_format(self) -> InputError:
+        return InputError(
+            f"The format of {_named(self.path)} is unknown: expected a suffix {', '.join(FORMATS)}. Pass --format csv, "
+            "tsv, parquet or arrow."
+        )
+
+
+MAGIC = {"parquet": b"PAR1", "arrow": b"ARROW1"}
+"""First bytes of the files that are not text."""
+
+
+def _validated(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches, checked: Arrow trusts the offsets and the text of a file, and would read beyond them."""
+    for batch in batches:
+        batch.validate(full=True)
+        yield batch
+
+
+def _tell(sentence: str) -> None:
+    warnings.warn(sentence, DialectWarning, stacklevel=caller_level())
+
+
+def _rows(text: str, separator: str, whole: bool) -> list[list[str]]:
+    """The cells of the first lines of a text; blank lines are skipped. `whole` : whether the text is a whole file."""
+    if len(separator) > 1:
+        text, separator = text.replace(separator, UNIT), UNIT
+    rows: list[list[str]] = []
+    try:
+        for row in python_csv.reader(io.StringIO(text, newline=""), delimiter=separator):
+            rows += [row] if row else []
+            if len(rows) == LOOKED_AT:
+                return rows
+    except python_csv.Error:
+        # A cell may be longer than Python's parser allows.
+        return rows
+    return rows if whole or len(rows) < 2 else rows[:-1]
+
+
+def _separator(rows: Mapping[str, list[list[str]]], expected: str | None) -> str | None:
+    """The separator of a text: the expected one, or if that finds one column, one that cuts all lines alike."""
+    if expected is not None and (not rows[expected] or len(rows[expected][0]) > 1):
+        return expected
+    for name, lines in rows.items():
+        # In a column of text, spaces are no separators.
+        if (
+            {len(line) for line in lines} - {1}
+            and len({len(line) for line in lines}) == 1
+            and (expected is None or name != " ")
+        ):
+            return name
+    return expected
+
+
+def _is_data(rows: list[list[str]]) -> bool:
+    """Whether the first line holds no names: all its cells are numbers, or occur again beneath, in the same column."""
+    beneath = [set(column) for column in itertools.zip_longest(*rows[1:])]
+    beneath += [set()] * (len(rows[0]) - len(beneath))
+    cells = [(cell.strip(), below) for cell, below in zip(rows[0], beneath, strict=False) if cell.strip()]
+    return bool(cells) and all(NUMBER.fullmatch(cell) or cell in below for cell, below in cells)
+
+
+class _Decoded(io.RawIOBase):
+    """A text in UTF-8 with a separator of one character, read from `head` and then `rest`."""
+
+    def __init__(self, head: bytes, rest: Any, encoding: str, separator: str) -> None:
+        self._parts = itertools.chain([head], iter(lambda: rest.read(HEAD), b""))
+        self._decoder = codecs.getincrementaldecoder(encoding)()
+        self._separator, self._text, self._ready = separator, "", b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._ready:
+            part = next(self._parts, b"")
+            text = self._text + self._decoder.decode(part, final=not part)
+            # The end of a part may be the beginning of a separator.
+            keep = len(self._separator) - 1 if part else 0
+            self._text = text[len(text) - keep :] if keep else ""
+            text = text[: len(text) - keep]
+            if keep and (text + self._text).endswith(self._separator):
+                text, self._text = text + self._text, ""
+            self._ready = (text.replace(self._separator, UNIT) if len(self._separator) > 1 else text).encode()
+            if not part:
+                break
+        size = min(len(buffer), len(self._ready))
+        buffer[:size], self._ready = self._ready[:size], self._ready[size:]
+        return size
+
+
+class _Encoded(io.RawIOBase):
+    """Writes a text that Arrow writes in UTF-8, in another encoding or with a separator of several characters."""
+
+    def __init__(self, file: Any, encoding: str, separator: str) -> None:
+        self._file, self._separator = file, separator
+        self._decoder = codecs.getincrementaldecoder(UTF8[0])()
+        self._encoder = codecs.getincrementalencoder(encoding)()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        text = self._decoder.decode(bytes(data))
+        text = text.replace(UNIT, self._separator) if len(self._separator) > 1 else text
+        self._file.write(self._encoder.encode(text))
+        return len(data)
 
 
 @contextmanager
@@ -167,56 +457,51 @@ def _check_replaceable(target: Path) -> int | None:
 
 
 @contextmanager
-def open_writer(path: str, names: Sequence[str]) -> Iterator[Any]:
-    """Yield a function that appends a table to a file; the file replaces `path` once all tables are written."""
-    kind = format_of(path)
+def open_writer(path: str, names: Sequence[str], dialect: Dialect | None = None, quoted: bool = True) -> Iterator[Any]:
+    """Yield a function that appends a table to a file; the file replaces `path` once all tables are written.
+
+    `quoted` : whether texts are put in quotes; without these, none may hold a quote, a separator or a line break.
+    """
+    dialect = dialect or Dialect()
+    dialect = dialect.replaced({"format": dialect.format or format_of(path)})
     if path == STANDARD:
-        with _writer(kind, sys.stdout.buffer, names) as write:
+        with _writer(dialect, sys.stdout.buffer, names, quoted) as write:
             yield write
         sys.stdout.buffer.flush()
         return
-    with replacing(path) as file, _writer(kind, file, names) as write:
+    with replacing(path) as file, _writer(dialect, file, names, quoted) as write:
         yield write
 
 
 @contextmanager
-def _writer(kind: str, file: Any, names: Sequence[str]) -> Iterator[Any]:
+def _writer(dialect: Dialect, file: Any, names: Sequence[str], quoted: bool) -> Iterator[Any]:
     opened: list[Any] = []
 
     def write(table: pa.Table) -> None:
         if not opened:
-            opened.append(_open(kind, file, table.schema))
-        opened[0].write_table(table) if kind != "arrow" else opened[0].write(table)
+            opened.append(_open(dialect, file, table.schema, quoted))
+        opened[0].write_table(table) if dialect.format != "arrow" else opened[0].write(table)
 
     yield write
     if not opened:
-        opened.append(_open(kind, file, pa.schema([(name, pa.string()) for name in names])))
+        opened.append(_open(dialect, file, pa.schema([(name, pa.string()) for name in names]), quoted))
     opened[0].close()
 
 
-def _open(kind: str, file: Any, schema: pa.Schema) -> Any:
-    if kind == "parquet":
+def _open(dialect: Dialect, file: Any, schema: pa.Schema, quoted: bool) -> Any:
+    if dialect.format == "parquet":
         return pq.ParquetWriter(file, schema)
-    if kind == "arrow":
+    if dialect.format == "arrow":
         return ipc.new_file(file, schema)
-    options = csv.WriteOptions(delimiter=DELIMITERS[kind], quoting_style="needed")
+    separator = dialect.separator or DELIMITERS[str(dialect.format)]
+    options = csv.WriteOptions(
+        include_header=dialect.header is not False,
+        delimiter=separator if len(separator) == 1 else UNIT,
+        quoting_style="needed" if quoted else "none",
+    )
+    if dialect.encoding not in (None, *UTF8) or len(separator) > 1:
+        file = _Encoded(file, dialect.encoding or UTF8[0], separator)
     return csv.CSVWriter(file, schema, write_options=options)
-
-
-def _stored(path: str, columns: Sequence[str] | None = None) -> Any:
-    """A reader of the batches of a Parquet or Arrow file. From Parquet it reads `columns` alone, if given."""
-    if format_of(path) == "parquet":
-        file = pq.ParquetFile(path)
-        schema = (
-            file.schema_arrow if columns is None else pa.schema([file.schema_arrow.field(name) for name in columns])
-        )
-        return pa.RecordBatchReader.from_batches(schema, file.iter_batches(columns=columns))
-    file = ipc.open_file(path)
-    return pa.RecordBatchReader.from_batches(file.schema, (file.get_batch(i) for i in range(file.num_record_batches)))
-
-
-def _parsing(path: str) -> Any:
-    return csv.ParseOptions(delimiter=DELIMITERS[format_of(path)], newlines_in_values=True)
 
 
 def _converting(types: Types, columns: Sequence[str] | None = None) -> Any:
@@ -280,9 +565,24 @@ def _reading(path: str) -> Iterator[None]:
         reason = " ".join(str(error).split())
         if "Empty CSV" in reason or "Cannot read empty" in reason:
             raise InputError(f"{_named(path)} is empty: expected a header and lines of data.") from error
+        if "invalid UTF8" in reason or isinstance(error, UnicodeDecodeError):
+            raise _wrong_encoding(path, getattr(error, "encoding", UTF8[0])) from error
+        kind = _format_by_suffix(path) or "a table"
+        raise InputError(f"{_named(path)} cannot be read as {kind} ({reason}). Repair or convert the file.") from error
+    except OSError as error:
+        # Errors of the file system have a number; Arrow's decompressor raises one without.
+        if error.errno is not None:
+            raise
+        reason = " ".join(str(error).split())
         raise InputError(
-            f"{_named(path)} cannot be read as {format_of(path)} ({reason}). Repair or convert the file."
+            f"{_named(path)} cannot be read ({reason}): expected a whole file. Copy or download it again."
         ) from error
+
+
+def _wrong_encoding(path: str, encoding: str) -> InputError:
+    return InputError(
+        f"{_named(path)} is not encoded in {encoding.upper()}: pass its encoding, such as --encoding latin-1."
+    )
 
 
 def _named(path: str) -> str:

@@ -45,8 +45,9 @@ def pairs_from_graph(
     directed : whether (i, j) and (j, i) are different pairs
         If True, each edge of an undirected networkx graph gives both. If False, an edge in either direction is a link.
     negatives : "all" non-links, or a random "sample" of them for graphs too large to enumerate
-        Each sampled non-link has the weight n_non_links / n_sampled, so that the sample represents all non-links and
-        probabilities stay calibrated.
+        Each sampled non-link has the weight n_non_links / n_sampled, so that the sample represents all non-links. The
+        weighted mean probability of a link is then right on the sample. For other pairs it is several times too high
+        where these weights are large, since they outweigh the penalty: use it to rank, or calibrate on held-out pairs.
     rate : sampled non-links per link
     random_state : seed of the sample
     """

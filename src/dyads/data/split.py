@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from dyads.data.codes import Codes, Vocabulary
 from dyads.data.observations import read_id_columns, wanted_columns
+from dyads.data.tables import read_column
 from dyads.errors import InputError
 
 Positions = npt.NDArray[np.int64]
@@ -129,3 +130,22 @@ class ByTime(_Splitter):
         cuts = np.sort(time)[np.linspace(0, len(time), self.n_splits + 2)[1:-1].astype(np.int64)]
         for first, last in zip(cuts, [*cuts[1:], None], strict=True):
             yield time < first, (time >= first) & ((time < last) if last is not None else True)
+
+
+Mask = npt.NDArray[np.bool_]
+
+
+def random_share(ids: Any, share: float, random_state: int) -> Mask:
+    """Mask (n,) of the dyads of a random share of the distinct `ids` (n,), of rows or of the dyads themselves."""
+    vocabulary, codes = Vocabulary.of(read_column(ids, "the column of ids"), "id")
+    chosen = np.random.default_rng(random_state).permutation(len(vocabulary)) < round(share * len(vocabulary))
+    mask: Mask = chosen[codes]
+    return mask
+
+
+def latest_share(time: Any, share: float) -> Mask:
+    """Mask (n,) of about that share of the dyads: the latest. Dyads of equal time stay together, in the later part."""
+    times = np.asarray(time)
+    first = np.sort(times)[min(round((1 - share) * len(times)), len(times) - 1)]
+    mask: Mask = times >= first
+    return mask

@@ -57,6 +57,13 @@ def read_feature(values: Any, name: str) -> pa.Array:
     return _read(values, name, True, _feature)
 
 
+def column_name(values: Any) -> str | None:
+    """The name of a pandas or polars series; None for other values, and for a series without a name."""
+    series = nw.from_native(values, series_only=True, pass_through=True)
+    name = series.name if isinstance(series, nw.Series) else None
+    return None if name in (None, "") else str(name)
+
+
 def table_like(columns: Mapping[str, Any], like: Any) -> Any:
     """Make a table of the library of `like`, a pandas or polars frame or series; otherwise an Arrow table."""
     table = pa.table({name: pa.array(column) for name, column in columns.items()})

@@ -116,6 +116,9 @@ class LFLClassifier(_Nominal):
         "model", and the marginals of the dyads trained on, as named by `marginals`; empty if none were held out
     diagnostics_ : dict, only for "gibbs": r_hat and effective_samples of monitored predictions, burn_in, acceptance
     n_parameters_ : number of learnt parameters
+    structure_ : name of the structure
+    trained_on_ : dict: label and weight, the names of these columns if they were series with a name; pairs, their
+        number; version, of dyads; for a search also chosen, its parameters, and score
     record_ : the `Record` that all of these are read from
 
     References

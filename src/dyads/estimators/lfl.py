@@ -12,6 +12,7 @@ import numpy as np
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from dyads import __version__
 from dyads.data.codes import numeric_values
 from dyads.data.dyads import Counts, Dyads, LabelCounts
 from dyads.data.features import Features, SideInformation
@@ -23,6 +24,7 @@ from dyads.data.observations import (
     read_observations,
     wanted_columns,
 )
+from dyads.data.tables import column_name
 from dyads.engine import Engine, Problem
 from dyads.errors import (
     DivergenceError,
@@ -188,6 +190,7 @@ class LFL(Predictor):
         self.solver_ = best.solver
         self.trace_ = {name: [getattr(step, name) for step in trace] for name in Progress._fields}
         self.held_out_ = held_out
+        self.trained_on_ = _origin(y, sample_weight, len(observed.dyads))
         self.__dict__.pop("diagnostics_", None)
         if diagnostics is not None:
             self.diagnostics_ = {name: np.asarray(part).tolist() for name, part in diagnostics._asdict().items()}
@@ -282,6 +285,12 @@ class LFL(Predictor):
     def _structure(self) -> str:
         """Name of the structure, by default the first of the estimator's."""
         return self._structures[0] if self.structure is None else self.structure
+
+    @property
+    def structure_(self) -> str:
+        """Name of the structure of the fitted model."""
+        structure = self._record().parts.structure
+        return next(name for name in self._structures if STRUCTURES[name] == (type(structure), structure.one_set))
 
     def _layout(self, seen: Observations) -> Layout:
         n_labels, name = len(seen.classes), self._structure
@@ -442,6 +451,9 @@ class LFL(Predictor):
         self.columns_, self.n_features_in_ = more.columns, len(more.columns)
         self.n_iter_, self.solver_, self.converged_ = n_iter + 1, "sgd", False
         self.objective_ = progress.objective
+        origin = _origin(y, sample_weight, len(dyads))
+        before_pairs = 0 if record is None else self.trained_on_["pairs"]
+        self.trained_on_ = origin | {"pairs": before_pairs + origin["pairs"]}
         self.trace_ = {name: [*trace.get(name, []), value] for name, value in progress._asdict().items()}
         self.held_out_ = {}
         return self
@@ -501,6 +513,11 @@ def _held_out(record: Record, kept: Dyads, held: Dyads | None, engine: Engine) -
     predicted = {"model": record.proba(scores)} | of_kept.marginals(held.codes)
     labels = np.arange(held.n_labels)
     return {name: log_loss(held.label, proba, labels, held.weight) for name, proba in predicted.items()}
+
+
+def _origin(y: Any, sample_weight: Any, n: int) -> dict[str, Any]:
+    """What a model remembers of its data: names of the columns of labels and of weights, number of dyads, version."""
+    return {"label": column_name(y), "weight": column_name(sample_weight), "pairs": n, "version": __version__}
 
 
 def _features(value: Any) -> Features | None:

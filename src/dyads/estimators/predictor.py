@@ -27,6 +27,7 @@ from dyads.estimators.settings import (
     is_count,
     is_list,
     is_object,
+    is_origin,
     is_table,
     to_json,
 )
@@ -54,6 +55,7 @@ SAVED: dict[str, Callable[[Any], bool]] = {
     "solver_": lambda value: type(value) is str and value in SOLVERS,
     "trace_": lambda value: is_table(value, Progress._fields),
     "held_out_": lambda value: is_object(value, int, float),
+    "trained_on_": is_origin,
 }
 """Attributes in a model file besides the `Record` and the parameters, and what a value read from a file must be."""
 

@@ -27,7 +27,7 @@ from dyads.engine import Engine
 from dyads.errors import InputError, NotConvergedWarning, UnknownIdWarning, VanishedWarning
 from dyads.estimators.kinds import LFLClassifier, LFLOrdinal
 from dyads.estimators.lfl import LFL
-from dyads.estimators.settings import features_of, l2_of, solver_of
+from dyads.estimators.settings import features_of, l2_of, solver_of, to_json
 from dyads.model.loss import Loss
 from dyads.model.objective import L2
 from dyads.solve import LBFGS, SGD, Gibbs, Newton
@@ -352,6 +352,8 @@ class _CV(LFL):
             delattr(self, name)
         self.__dict__.update({name: value for name, value in vars(chosen).items() if name.endswith("_")})
         self.held_out_ = {"model": -self.best_score_} | search.marginals()
+        chosen_values = {name: to_json(value) for name, value in search.best.items()}
+        self.trained_on_ = {**self.trained_on_, "chosen": chosen_values}
         return self
 
     def _paths(

@@ -225,3 +225,27 @@ def is_table(value: Any, columns: Sequence[str], numbers: Sequence[str] = ()) ->
         and len({len(value[name]) for name in columns}) == 1
         and all(type(value[name]) in (int, float) for name in numbers)
     )
+
+
+ORIGIN: dict[str, tuple[type, ...]] = {
+    "label": (str, type(None)),
+    "weight": (str, type(None)),
+    "pairs": (int,),
+    "version": (str,),
+    "dialect": (dict,),
+    "negatives": (str,),
+    "rate": (int, float, type(None)),
+    "chosen": (dict,),
+}
+"""What a model may remember of its data and of its search, `trained_on_`, and the types of these."""
+
+
+def is_origin(value: Any) -> bool:
+    """Whether a JSON value is what a model remembers of its data."""
+    return (
+        type(value) is dict
+        and value.keys() <= ORIGIN.keys()
+        and value.keys() >= {"label", "weight", "pairs", "version"}
+        and all(type(item) in ORIGIN[name] for name, item in value.items())
+        and is_count(value["pairs"])
+    )
