@@ -80,6 +80,13 @@ def test_a_weight_counts_as_often_as_it_says(store):
     assert "numbers of pairs" in repeated.get_title()
 
 
+def test_every_label_is_in_the_legend():
+    labels = ["_hidden", "$x$", "a label that is much too long for any legend", "\n"]
+    ax = report.plot_reliability(Figure().subplots(), np.repeat(labels, 20), np.full((80, 4), 0.25), labels)
+    shown = [text.get_text().strip() for text in ax.get_legend().get_texts()[1:]]
+    assert shown == ["_hidden", "$x$", "a label that is much to…", "\N{REPLACEMENT CHARACTER}"]
+
+
 def test_names_on_a_map_stay_within_it(store):
     model, _ = store
     figure = Figure(figsize=(5, 4), layout="constrained")

@@ -83,6 +83,8 @@ def _check_model(model: Any, plot: str) -> None:
 def _text(name: Any) -> str:
     """Text of an id or label: at most `LONGEST` characters, all of them printable."""
     text = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in str(name))
+    # Legends leave out names that begin with an underscore.
+    text = f" {text}" if text.startswith("_") else text
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 

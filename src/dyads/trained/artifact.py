@@ -92,8 +92,8 @@ def write(path: str | os.PathLike[str], record: Record, about: dict[str, Any]) -
 
 
 def _label_column(classes: Array) -> pa.Array:
-    column = pa.array(classes)
-    return column.cast(pa.large_string()) if pa.types.is_string(column.type) else column
+    # From an array of NumPy, Arrow would cut a text at a NUL character.
+    return pa.array(classes.tolist(), pa.large_string()) if classes.dtype.kind == "U" else pa.array(classes)
 
 
 def _arrays_of(draw: Draw, sides: list[str]) -> dict[str, Any]:
