@@ -256,6 +256,12 @@ BAD = {
         1,
         "no column 'label'.*several columns, pass their --separator",
     ),
+    "no header where the fit had one": (
+        ("predict", "model.dyads", "bare.csv", "--no-header"),
+        1,
+        r"no column 'user'.*\['1', '2', '3'\].*add a header",
+    ),
+    "tables to a file": (("demo", "--data", "test.csv"), 2, "test.csv is a file: expected a folder"),
     "unknown encoding": (("describe", "test.csv", "--encoding", "latin-99"), 2, "Got --encoding='latin-99'"),
     "unknown name of a format": (("describe", "test.csv", "--format", "xls"), 2, "Got --format='xls'"),
     "links without non-links": (

@@ -64,6 +64,8 @@ def demo(
 def _write_tables(tables: dict[str, Any], folder: Path, force: bool) -> None:
     from dyads.data.files import open_writer
 
+    if folder.exists() and not folder.is_dir():
+        raise console.Usage(f"{folder} is a file: expected a folder. Choose another name.")
     folder.mkdir(parents=True, exist_ok=True)
     for name in tables:
         console.check_output(folder / f"{name}.csv", force)

@@ -86,10 +86,7 @@ def read_pairs(data: str, row: str | None, col: str | None, others: Sequence[str
 
 
 def _check_label(data: str, names: Sequence[str], label: str | None) -> None:
-    try:
-        check_columns(data, names, [label] if label else [])
-    except InputError as error:
-        raise InputError(f"{error} Name the column of labels with --label.") from error
+    check_columns(data, names, [label] if label else [], "Name the column of labels with --label.")
 
 
 def default_label() -> str:

@@ -178,18 +178,26 @@ def find_dialect(path: str, dialect: Dialect | None = None) -> Dialect:
     return Dialect(format=source.format, separator=text.separator, encoding=text.encoding, header=text.header)
 
 
-def check_columns(path: str, there: Sequence[str], wanted: Iterable[str]) -> None:
+def check_columns(
+    path: str, there: Sequence[str], wanted: Iterable[str], advice: str = "Name one of these, or rename it."
+) -> None:
     """Raise if a file, with the columns `there`, lacks one of the columns `wanted`."""
     missing = [name for name in wanted if name not in there]
     if missing:
-        hint = ""
         if len(there) == 1 and set(there[0]) & set("".join(SEPARATORS)):
-            hint = " If these are several columns, pass their --separator."
-        elif any(map(NUMBER.fullmatch, there)) and there[0] != "1":
-            hint = " If this is a line of data, pass --no-header."
+            advice = "If these are several columns, pass their --separator."
+        elif list(there) == _places(len(there)) and not missing[0].isdecimal():
+            advice = "Columns without names are called by their place: add a header to the file."
+        elif any(map(NUMBER.fullmatch, there)) and list(there) != _places(len(there)):
+            advice = "If this is a line of data, pass --no-header."
         raise InputError(
-            f"{_named(path)} has no column {missing[0]!r}: expected one of its columns {list(there)}.{hint}"
+            f"{_named(path)} has no column {missing[0]!r}: expected one of its columns {list(there)}. {advice}"
         )
+
+
+def _places(n: int) -> list[str]:
+    """Names of the columns of a file without a header."""
+    return [str(place + 1) for place in range(n)]
 
 
 def _checked(path: str, names: Sequence[str]) -> list[str]:
@@ -308,7 +316,7 @@ class _Source:
         if len(told) > 1 or (dialect.separator is None and separator != DELIMITERS.get(kind or "")):
             _tell(f"{_named(self.path)} is read as {', '.join(told)}.")
         header = dialect.header is not False
-        names = lines[0] if header else [str(place + 1) for place in range(len(lines[0]))]
+        names = lines[0] if header else _places(len(lines[0]))
         return _Text(separator, encoding, header, n_comments, names)
 
     def _unknown_format(self) -> InputError:
