@@ -506,9 +506,9 @@ def test_facts_are_numbers_in_json_and_labels_are_cut_on_a_terminal(run, here):
     assert facts["filled"] == pytest.approx(1)
     assert facts["labels"]["n7"] == pytest.approx(1 / 90)
     _, out, _ = run("describe", "many.csv")
-    assert "n0 1.1%, n1 1.1%, n10 1.1%" in out
-    assert "n19 1.1%, ... (90)" in out
-    assert "n2 1.1%" not in out
+    assert "n0: 1.1%, n1: 1.1%, n10: 1.1%" in out
+    assert "n19: 1.1%, ... (90)" in out
+    assert "n2: 1.1%" not in out
 
 
 def test_data_sets_are_listed(run, monkeypatch, here):

@@ -46,7 +46,8 @@ def test_what_is_not_clearly_better_than_the_defaults_is_not_advised(monkeypatch
 
 
 def test_a_large_table_is_checked_on_some_rows_and_never_advised_a_stronger_penalty(monkeypatch):
-    monkeypatch.setattr(doctor, "LARGE", 1200)
+    monkeypatch.setattr(doctor, "LARGE", 2000)
+    monkeypatch.setattr(doctor, "SAMPLE", 1200)
     X, y = table()
     examined = doctor.examine(X, y)
     assert 300 < examined.checked["pairs"] < 500
@@ -58,7 +59,7 @@ def test_a_large_table_is_checked_on_some_rows_and_never_advised_a_stronger_pena
 def test_a_sample_of_a_large_table_has_about_the_size_it_may():
     codes = np.arange(1_100_000, dtype=np.int32)
     trial = doctor._Trial({"a": codes % 1100, "b": codes // 1100}, codes % 2, LFLClassifier)
-    assert len(trial.y) == pytest.approx(doctor.LARGE / 2, rel=0.01)
+    assert len(trial.y) == pytest.approx(doctor.SAMPLE / 2, rel=0.01)
 
 
 @pytest.mark.parametrize(("n", "labels", "advice"), [(20, 2, "--kind nominal"), (20, 1, None)])

@@ -129,7 +129,7 @@ def show(lines: Mapping[str, Sequence[Any]], title: str = "", as_json: bool = Fa
         rows = [dict(zip(lines, row, strict=True)) for row in zip(*lines.values(), strict=True)]
         show_json(rows)
         return
-    table = Table(title=escape(title) or None, title_justify="left")
+    table = Table()
     for name, column in lines.items():
         if _numeric(column):
             # A long name of a column of numbers is broken over lines between words; a number never is.
@@ -140,7 +140,11 @@ def show(lines: Mapping[str, Sequence[Any]], title: str = "", as_json: bool = Fa
             table.add_column(escape(name), overflow="fold")
     for row in zip(*lines.values(), strict=True):
         table.add_row(*(escape(_text(value)) for value in row))
-    Console(highlight=False, width=None if sys.stdout.isatty() else OFF_TERMINAL).print(table)
+    out = Console(highlight=False, width=None if sys.stdout.isatty() else OFF_TERMINAL)
+    if title:
+        # Not the title of the table, which is broken to the width of its columns.
+        out.print(title, markup=False, style="italic", soft_wrap=True)
+    out.print(table)
 
 
 def show_json(value: Any) -> None:

@@ -56,8 +56,9 @@ ESTIMATOR_OF = {"nominal": "LFLClassifier", "ordinal": "LFLOrdinal", "link": "LF
 """Estimator for each value of ``--kind``."""
 
 
-JUDGED = 100_000
-"""Most training pairs that the summary of a fit is computed on: more take longer, and change the figures little."""
+JUDGED, HELD = 100_000, 2**23
+"""Most training pairs that the summary of a fit is computed on, and most probabilities of them (64 MiB for each
+predictor): more take longer and more memory, and change the figures little."""
 
 
 class Kind(StrEnum):
@@ -216,7 +217,7 @@ def _log_loss_of_fit(model: Any, X: Any, y: Any, weight: Any) -> tuple[dict[str,
 
     if model.held_out_:
         return {name: round(loss, 4) for name, loss in model.held_out_.items()}, "held-out pairs"
-    n = min(X.num_rows, JUDGED)
+    n = max(1, min(X.num_rows, JUDGED, HELD // len(model.classes_)))
     some = np.linspace(0, X.num_rows - 1, n).astype(np.int64)
     truth, weight = np.asarray(y)[some], None if weight is None else weight[some]
     predictors = predictors_of(model, X.take(some))
@@ -649,7 +650,7 @@ def _described(facts: Mapping[str, Any]) -> dict[str, str]:
         column, n, labels = facts[side].values()
         counts = f"{labels['least']:,} to {labels['most']:,} (median {labels['median']:,g})"
         words[f"{side} ({column})"] = f"{n:,}, with {counts} labels each"
-    shares = [f"{label} {share:.1%}" for label, share in facts["labels"].items()]
+    shares = [f"{label}: {share:.1%}" for label, share in facts["labels"].items()]
     return words | {
         "filled": f"{facts['filled']:.2%} of all pairs",
         "labels": _worded(shares),

@@ -555,7 +555,9 @@ class Record:
         counts = self.known.label_counts
         if is_undirected(type(self.parts.structure), self.known.one_set):
             counts = counts.undirected()
-        frequencies = {"all labels": np.tile(counts.shares, (len(codes[0]), 1))}
+        frequencies: dict[str, Array] = {
+            "all labels": np.broadcast_to(counts.shares, (len(codes[0]), len(counts.shares)))
+        }
         owners = zip(self.known.vocabularies, codes, ("row", "col", "relation"), strict=False)
         return frequencies | {f"labels by {ids.name}": counts.smoothed(of)[owner] for ids, owner, of in owners}
 

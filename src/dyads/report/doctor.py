@@ -47,8 +47,8 @@ SMALL = 50_000
 A larger one is judged on one tenth, and by SGD, which minimises the same objective as L-BFGS several times faster.
 """
 
-LARGE = 2_000_000
-"""A table with more pairs times labels than this is checked on the pairs of some of its rows."""
+LARGE, SAMPLE = 2_000_000, 500_000
+"""A table with more pairs times labels than the first is checked on the pairs of some of its rows, about the second."""
 
 FEWEST_PAIRS = 50
 """Fewest pairs to check candidates on: below it nothing could be told from chance."""
@@ -206,7 +206,7 @@ class _Trial:
         if self.is_sample:
             row = next(iter(X.values()))
             n_rows = int(row.max()) + 1
-            n_taken = max(2, n_rows * LARGE // (n * n_labels))
+            n_taken = max(2, n_rows * SAMPLE // (n * n_labels))
             some = np.isin(row, np.random.default_rng(0).permutation(n_rows)[:n_taken])
             X, y = {name: column[some] for name, column in X.items()}, y[some]
         self.X, self.y, self.kind = X, y, kind
