@@ -68,6 +68,31 @@ def test_a_model_goes_from_a_table_to_predictions(run, files):
     assert list(out["user"]) == list(test["user"])
 
 
+def test_text_labels_are_fitted_in_the_order_that_is_given(run, files, ratings):
+    levels = np.array(["low", "medium", "high"])
+    words = ratings.assign(rating=levels[ratings["rating"] % 3], number=ratings["rating"] % 3)
+    words.to_csv("words.csv", index=False)
+    names = ("--row", "user", "--col", "item", "--rank", 0, "--kind", "ordinal")
+    code, _, err = run("fit", "words.csv", *names, "--label", "rating", "-o", "words.dyads")
+    assert code == 1
+    assert "--order low,medium,high" in err
+    assert run("fit", "words.csv", *names, "--label", "number", "-o", "numbers.dyads")[0] == 0
+    order = ("--label", "rating", "--order", "low, medium,high")
+    assert run("fit", "words.csv", *names, *order, "-o", "words.dyads")[0] == 0
+    assert dyads.load("words.dyads").classes_.tolist() == levels.tolist()
+    _, of_words, _ = run("evaluate", "words.dyads", "words.csv", "--label", "rating", "--json")
+    _, of_numbers, _ = run("evaluate", "numbers.dyads", "words.csv", "--label", "number", "--json")
+    assert json.loads(of_words) == json.loads(of_numbers)
+    words["rating"] = pd.Categorical(words["rating"], levels, ordered=True)
+    for path, write in (("words.parquet", words.to_parquet), ("words.arrow", words.reset_index(drop=True).to_feather)):
+        write(path)
+        assert run("fit", path, *names, "--label", "rating", "-o", "words.dyads", "--force")[0] == 0
+        assert dyads.load("words.dyads").classes_.tolist() == levels.tolist()
+    code, _, err = run("fit", "words.csv", "--order", "a,b", "-o", "nominal.dyads")
+    assert code == 2
+    assert "use LFLOrdinal" in err
+
+
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet", "arrow"])
 def test_every_format_is_read_and_written(run, files, ratings, suffix):
     test = ratings[450:]

@@ -43,8 +43,8 @@ def test_ordered_labels_have_an_absolute_error_and_weights_count():
     np.testing.assert_allclose(some.loc["all"].iloc[1:4], part.loc["all"].iloc[1:4])
     with pytest.raises(InputError, match="dyads but 3 labels"):
         dyads.evaluate(model, X, stars[:3])
-    texts = LFLOrdinal(rank=1, random_state=0).fit(X, Y)
-    assert isinstance(dyads.evaluate(texts, pd.DataFrame(X), Y), pd.DataFrame)
+    texts = LFLOrdinal(rank=1, order=["maybe", "no", "yes"], random_state=0).fit(X, Y)
+    pd.testing.assert_frame_equal(dyads.evaluate(texts, X, Y), dyads.evaluate(model, X, stars))
 
 
 @pytest.mark.parametrize("loss", ["log", "brier"])
@@ -191,6 +191,21 @@ def test_bands_hold_the_frequency_and_narrow_with_more_dyads():
         assert ((low <= frequency + 1e-12) & (frequency <= high + 1e-12)).mean() > 0.9
         widths.append((high - low).mean())
     assert widths[1] < 0.5 * widths[0]
+
+
+def test_a_search_keeps_the_order_of_text_labels(tmp_path):
+    few, grid = X[:300], {"l2__latent": [1.0]}
+    stars = np.searchsorted(["maybe", "no", "yes"], Y[:300])
+    words = pd.Series(pd.Categorical.from_codes(2 - stars, ["good", "fair", "bad"], ordered=True))
+    search = LFLOrdinalCV(1, grid=grid, cv=2, random_state=0).fit(few, words)
+    assert search.classes_.tolist() == ["good", "fair", "bad"]
+    numbers = LFLOrdinalCV(1, grid=grid, cv=2, random_state=0).fit(few, 2 - stars)
+    assert search.best_score_ == pytest.approx(numbers.best_score_)
+    named = LFLOrdinalCV(1, grid=grid, cv=2, order=["good", "fair", "bad"], random_state=0).fit(few, words.astype(str))
+    assert named.best_score_ == pytest.approx(numbers.best_score_)
+    search.save(tmp_path / "search.dyads")
+    loaded = dyads.load(tmp_path / "search.dyads")
+    np.testing.assert_array_equal(loaded.predict(few), search.predict(few))
 
 
 def test_a_search_takes_what_a_fit_takes():

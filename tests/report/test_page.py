@@ -184,6 +184,19 @@ def test_nothing_keeps_anyone_from_reading_it(browser, path, scheme):
     assert serious == []
 
 
+def test_a_page_of_ordered_texts_has_the_figures_of_numbers():
+    (X, y), (X_test, y_test) = nominal()
+    names = np.array(["", "low", "medium", "high"])
+    words = LFLOrdinal(rank=0, order=names[1:]).fit(X, names[y])
+    shown = [
+        lines(page.report_page(model, X_test, labels, "x"))
+        for model, labels in ((words, names[y_test]), (LFLOrdinal(rank=0).fit(X, y), y_test))
+    ]
+    assert len(shown[0]["log-loss"]) == 4
+    for name in ("log-loss", "mean absolute error", "all"):
+        assert shown[0][name] == shown[1][name]
+
+
 def test_pictures_take_axes_and_return_them(store):
     from matplotlib.figure import Figure
 

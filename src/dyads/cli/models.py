@@ -1,5 +1,6 @@
 """Subcommands that fit and use models, on tables in files."""
 
+import csv
 import dataclasses
 import shlex
 import time
@@ -86,8 +87,6 @@ def fit(
     as_json: Json = False,
 ) -> None:
     """Fit a model to labelled pairs."""
-    import pyarrow as pa
-
     from dyads.estimators.kinds import ESTIMATORS
     from dyads.estimators.selection import SEARCHES
 
@@ -99,6 +98,9 @@ def fit(
     if label in (row, col):
         raise Usage(f"The column {label!r} is named for both labels and ids: name a different column for each.")
     settings = given_settings(context)
+    if "order" in settings:
+        # A label with a comma may be quoted, as in a CSV file.
+        settings["order"] = next(csv.reader([settings["order"]], skipinitialspace=True), [])
     chosen = {"l2", "l2__side"} if settings.get("rank", 1) else {"l2__bias", "l2__side"}
     for name in chosen & settings.keys() if cv else ():
         option = name.replace("__", "-")
@@ -113,9 +115,6 @@ def fit(
     table, ids = _read(data, row, col, [label, weight, relation, *(feature or [])])
     X = table.select([*ids, *([relation] if relation else []), *(feature or [])])
     y = table[label]
-    if kind == "ordinal" and pa.types.is_string(y.type):
-        order = ", ".join(sorted(map(str, y.unique().to_pylist())))
-        console.say(f"The labels are text and are ordered alphabetically: {order}.")
     model.set_params(id_columns=ids, reference=_reference(model.reference, y))
     for name, path, key in (("features__row", row_features, ids[0]), ("features__col", col_features, ids[1])):
         if path is not None:

@@ -57,6 +57,25 @@ def read_feature(values: Any, name: str) -> pa.Array:
     return _read(values, name, True, _feature)
 
 
+def ordered_categories(values: Any, name: str) -> pa.Array | None:
+    """The categories of an ordered categorical column, lowest first, as `read_column` reads them; None for any other.
+
+    Ordered categoricals are those of pandas with ``ordered=True``, the Enums of polars and Arrow dictionary arrays with
+    ``ordered=True``.
+    """
+    if isinstance(values, np.ndarray | list | tuple):
+        return None
+    array = values if isinstance(values, pa.ChunkedArray) else _read(values, name, True, lambda array, _: array)
+    if not pa.types.is_dictionary(array.type) or not array.type.ordered:
+        return None
+    categories = [chunk.dictionary for chunk in (array.chunks if isinstance(array, pa.ChunkedArray) else [array])]
+    if any(not chunk.equals(categories[0]) for chunk in categories):
+        raise InputError(
+            f"{_capital(name)} has chunks with different ordered categories: expected one order. Use one dictionary."
+        )
+    return read_column(categories[0], name) if categories else None
+
+
 def table_like(columns: Mapping[str, Any], like: Any) -> Any:
     """Make a table of the library of `like`, a pandas or polars frame or series; otherwise an Arrow table."""
     table = pa.table({name: pa.array(column) for name, column in columns.items()})
@@ -157,7 +176,7 @@ def _arrow(values: Any, name: str, numbers_mix: bool) -> pa.Array:
     if isinstance(values, pa.ChunkedArray):
         return values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
     # A pandas Categorical is not a series, and NumPy would drop its categories.
-    if isinstance(values, pa.Array | np.ma.MaskedArray) or type(values).__name__ == "Categorical":
+    if isinstance(values, pa.Array | np.ma.MaskedArray) or type(values).__name__ in ("Categorical", "CategoricalIndex"):
         return pa.array(values)
     series = nw.from_native(values, series_only=True, pass_through=True)
     if isinstance(series, nw.Series):

@@ -74,6 +74,7 @@ class LFL(Predictor):
         structure: str | None = None,
         n_terms: int | None = None,
         reference: Any = "auto",
+        order: Sequence[str] | None = None,
         bias: bool = True,
         id_columns: Sequence[Any] | None = None,
         features: SideInformation | None = None,
@@ -93,6 +94,7 @@ class LFL(Predictor):
         self.structure = structure
         self.n_terms = n_terms
         self.reference = reference
+        self.order = order
         self.bias = bias
         self.id_columns = id_columns
         self.features = features
@@ -254,7 +256,10 @@ class LFL(Predictor):
         settings = features_of(self.features)
         side = SideTables(_features(settings.row), _features(settings.col), settings.implicit, seen)
         wanted = wanted_columns(self.id_columns, self._n_id_columns)
-        observed = read_observations(X, y, sample_weight, wanted, one_set=one_set, side=side, classes=classes)
+        observed = read_observations(
+            X, y, sample_weight, wanted, one_set=one_set, side=side, classes=classes,
+            ordered=self._ordered, order=self.order,
+        )  # fmt: skip
         if not any(observed.dyads.side.widths) and settings.training != "joint":
             raise InputError(
                 f"SideInformation got training={settings.training!r}, but there are no features: expected row, col, "

@@ -315,9 +315,9 @@ class Predictor(ClassifierMixin, NestedParameters):
         n : int, default 10
             Number of columns per row.
         by : "mean", "thompson" or a label, default "mean"
-            What to rank by. "mean": the expected value of numeric labels. A label: its probability. "thompson":
-            Thompson sampling, the expected value under one random posterior draw per row, which recommends a column
-            with the probability that it is the best.
+            What to rank by. "mean": the expected value of numeric or ordered labels. A label: its probability.
+            "thompson": Thompson sampling, the expected value under one random posterior draw per row, which recommends
+            a column with the probability that it is the best.
         exclude : table of pairs (row id, column id), default None
             Pairs to leave out, such as those seen in training. With several relations, and if the table has the column
             of relations, only the pairs of `relation`.
@@ -422,8 +422,8 @@ class Predictor(ClassifierMixin, NestedParameters):
             return np.asarray(matches, np.float64)
         if not (isinstance(by, str) and by in ("mean", "thompson")):
             raise InputError(f"by={by!r} is not a label: expected 'mean', 'thompson' or one of {classes.tolist()}.")
-        if classes.dtype.kind not in "biuf":
-            raise InputError(f"by={by!r} needs numeric labels: expected a label to rank by, one of {classes.tolist()}.")
+        if classes.dtype.kind not in "biuf" and not self._ordered:
+            raise InputError(f"by={by!r} needs ordered labels: expected a label to rank by, one of {classes.tolist()}.")
         if by == "thompson" and not self.record_.is_posterior:
             raise InputError("by='thompson' needs posterior draws: expected a model fitted with solver='gibbs'.")
         return numeric_values(classes)
@@ -467,7 +467,7 @@ class Predictor(ClassifierMixin, NestedParameters):
 
     @property
     def classes_(self) -> Array:
-        """Labels (n_labels,), sorted."""
+        """Labels (n_labels,): sorted, but ordered labels that are text come from lowest to highest."""
         return _read_only(self._record().known.classes)
 
     @property

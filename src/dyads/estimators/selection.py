@@ -18,7 +18,7 @@ from sklearn.model_selection import check_cv
 from sklearn.utils.validation import check_is_fitted
 
 from dyads import metrics
-from dyads.data.codes import numeric_values, read_labels, values_of
+from dyads.data.codes import numeric_values, read_labels, text_order, values_of
 from dyads.data.features import SideInformation
 from dyads.data.observations import read_weight
 from dyads.data.split import RandomCells
@@ -199,6 +199,7 @@ class _CV(LFL):
         structure: str | None = None,
         n_terms: int | None = None,
         reference: Any = "auto",
+        order: Sequence[str] | None = None,
         bias: bool = True,
         id_columns: Sequence[Any] | None = None,
         features: SideInformation | None = None,
@@ -219,6 +220,7 @@ class _CV(LFL):
             structure=structure,
             n_terms=n_terms,
             reference=reference,
+            order=order,
             bias=bias,
             id_columns=id_columns,
             features=features,
@@ -251,6 +253,8 @@ class _CV(LFL):
             raise InputError("Got warm_start=True: expected False, since a search starts from the data. Leave it out.")
         table = {name: read_feature(values, f"column {name!r}") for name, values in named_values(X).items()}
         labels = read_column(y, "the column of labels", numbers_mix=True)
+        if self._ordered and template.order is None:
+            template.order = text_order(y)
         weight = read_weight(sample_weight)
         if isinstance(self.cv, numbers.Integral):
             cv = RandomCells(int(self.cv), id_columns=template.id_columns)

@@ -114,7 +114,7 @@ def _metrics(model: Any, X: Any, truth: Array, proba: Array, predicted: Array) -
             marginal = Marginals(of).fit({name: column[train] for name, column in columns.items()}, truth[train])
             test_proba = marginal.predict_proba({name: column[test] for name, column in columns.items()})
             baseline_proba[test] = 0
-            baseline_proba[np.ix_(test, np.searchsorted(model.classes_, marginal.classes_))] = test_proba
+            baseline_proba[np.ix_(test, label_codes(marginal.classes_, model.classes_))] = test_proba
         else:
             label = model.classes_[model.decide(baseline_proba)]
             losses = _losses(model, truth, baseline_proba, label)
