@@ -5,7 +5,6 @@ import warnings
 import matplotlib.figure
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 
 import dyads
@@ -35,8 +34,12 @@ def test_ordered_labels_have_an_absolute_error_and_weights_count():
     stars = 1 + np.searchsorted(["maybe", "no", "yes"], Y)
     model = LFLOrdinal(rank=1, random_state=0).fit(X, stars)
     table = dyads.evaluate(model, X.to_numpy(), stars)
-    assert isinstance(table, pa.Table)
-    assert table["mean_absolute_error"][0].as_py() == pytest.approx(-model.score(X, stars))
+    assert table["mean_absolute_error"][0] == pytest.approx(-model.score(X, stars))
+    none = dyads.evaluate(model, X[:0], stars[:0])
+    assert (none.dtypes == table.dtypes).all()
+    assert none["regime"].tolist() == ["all"]
+    assert none["n"].tolist() == [0]
+    assert none.iloc[:, 2:].isna().all(axis=None), "of no dyads there are no metrics"
     weight = np.where(np.arange(len(X)) < 100, 1.0, 0.0)
     some = dyads.evaluate(model, X, stars, weight).set_index("regime")
     part = dyads.evaluate(model, X[:100], stars[:100]).set_index("regime")

@@ -17,6 +17,7 @@ from dyads.cli import console
 from dyads.cli.console import Usage
 from dyads.cli.options import SettingsCommand, given_settings
 from dyads.data.files import as_ids, check_columns
+from dyads.data.tables import as_arrow
 from dyads.errors import InputError, UnknownIdWarning
 
 ESTIMATOR_OF = {"nominal": "LFLClassifier", "ordinal": "LFLOrdinal", "link": "LFLLink", "relational": "LFLRelational"}
@@ -229,7 +230,7 @@ def evaluate(
     features = new_features(model, row_features, col_features)
     with console.bar("Evaluating"):
         metrics = selection.evaluate(model, X, y, sample_weight, **features)
-    console.show(metrics.to_pydict(), f"{model_file.name} on {data}", as_json)
+    console.show(as_arrow(metrics).to_pydict(), f"{model_file.name} on {data}", as_json)
 
 
 def recommend(
@@ -271,7 +272,7 @@ def recommend(
     )
     labels = {str(name): name for name in model.classes_.tolist()}
     with console.warned(), console.bar("Ranking"):
-        ranking = model.recommend(
+        ranked = model.recommend(
             row_ids,
             n,
             labels.get(by, by),
@@ -280,6 +281,7 @@ def recommend(
             relation=None if relation is None else as_ids([relation], relations.ids.type, relations.name)[0].as_py(),
             **new_features(model, row_features, col_features),
         )
+    ranking = as_arrow(ranked)
     with open_writer(output, ranking.column_names) as write:
         write(ranking)
 
@@ -301,10 +303,11 @@ def explain(
     if picture is not None:
         console.check_output(picture, force, console.PICTURES)
     model = load_model(model_file)
-    table = read_table(data, lambda names: _id_types(model))
+    table = read_table(data, lambda names: _id_types(model), may_be_empty=True)
     check_columns(data, table.column_names, model.columns_)
     with console.warned(), console.bar("Explaining"):
-        explanation = model.explain(table.select(model.columns_), **new_features(model, row_features, col_features))
+        explained = model.explain(table.select(model.columns_), **new_features(model, row_features, col_features))
+    explanation = as_arrow(explained)
     with open_writer(output, explanation.column_names) as write:
         write(explanation)
     if picture is not None:
@@ -528,7 +531,7 @@ def _column(path: str, vocabulary: Any) -> Any:
     def key(names: list[str]) -> str:
         return vocabulary.name if vocabulary.name in names else names[0]
 
-    table = read_table(path, lambda names: {key(names): vocabulary.ids.type})
+    table = read_table(path, lambda names: {key(names): vocabulary.ids.type}, may_be_empty=True)
     return table[key(table.column_names)].unique()
 
 
@@ -536,7 +539,7 @@ def _pairs(path: str, model: Any) -> Any:
     from dyads.data.files import read_table
 
     names = _names(model)
-    table = read_table(path, lambda _: _id_types(model))
+    table = read_table(path, lambda _: _id_types(model), may_be_empty=True)
     check_columns(path, table.column_names, names[:2])
     return table.select([name for name in names if name in table.column_names])
 

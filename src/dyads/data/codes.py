@@ -54,6 +54,10 @@ class Vocabulary:
             return self
         return Vocabulary(pa.concat_arrays([self.ids, new.unique()]), self.name)
 
+    def typed(self, column: pa.Array) -> pa.Array:
+        """The ids of `column`; without ids, an empty column of the type of the vocabulary."""
+        return column if len(column) else self.ids[:0]
+
     def encode(self, column: pa.Array) -> Codes:
         """The code of each id, `UNKNOWN` if it is not in the vocabulary. Ids of another type raise."""
         if not len(column):

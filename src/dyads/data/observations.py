@@ -166,6 +166,8 @@ def read_ids(X: Any, names: Sequence[str], columns: Sequence[str]) -> list[pa.Ar
 
 def _columns_of_fit(X: Any, columns: Sequence[str]) -> dict[str, Any]:
     values = named_values(X)
+    if isinstance(X, Sequence) and not X:
+        return {name: [] for name in columns}
     if set(columns) < set(values) and not _unnamed(list(values)):
         return {name: values[name] for name in columns}
     return _named_as(values, columns)

@@ -76,13 +76,33 @@ def ordered_categories(values: Any, name: str) -> pa.Array | None:
     return read_column(categories[0], name) if categories else None
 
 
-def table_like(columns: Mapping[str, Any], like: Any) -> Any:
-    """Make a table of the library of `like`, a pandas or polars frame or series; otherwise an Arrow table."""
+LIBRARIES = ("pandas", "polars", "pyarrow", "modin", "cudf")
+"""Dataframe libraries in which tables are returned."""
+
+
+def library_of(table: Any) -> str | None:
+    """The library of a frame or series, one of `LIBRARIES`; None for dicts, lists, arrays and other libraries."""
+    if isinstance(table, pa.RecordBatch | pa.Array):
+        return "pyarrow"
+    native = nw.from_native(table, pass_through=True, allow_series=True)
+    name = str(native.implementation) if isinstance(native, nw.DataFrame | nw.Series) else None
+    return name if name in LIBRARIES else None
+
+
+def table_of(columns: Mapping[str, Any], library: str | None) -> Any:
+    """Make a table of a library; an Arrow table if that is None or not installed."""
     table = pa.table({name: pa.array(column) for name, column in columns.items()})
-    native = nw.from_native(like, pass_through=True, allow_series=True)
-    if isinstance(native, nw.DataFrame | nw.Series) and not isinstance(like, pa.Table | pa.ChunkedArray):
-        return nw.from_arrow(table, backend=native.implementation).to_native()
-    return table
+    if library not in LIBRARIES or library == "pyarrow":
+        return table
+    try:
+        return nw.from_arrow(table, backend=library).to_native()
+    except ImportError:
+        return table
+
+
+def as_arrow(table: Any) -> pa.Table:
+    """Convert a table of any of the `LIBRARIES` to an Arrow table."""
+    return nw.from_native(table).to_arrow()
 
 
 def named_arrays(table: Any) -> dict[str, np.ndarray[Any, Any]]:

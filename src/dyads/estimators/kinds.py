@@ -103,6 +103,7 @@ class LFLClassifier(_Nominal):
     Attributes
     ----------
     classes_ : labels, sorted; those of `LFLOrdinal` that are text come from lowest to highest
+    library_ : dataframe library of X in the fit, in which tables are returned, such as "pandas"; None for others
     row_ids_, col_ids_ : ids, in order of first appearance; ids with features but no labels come last
     row_factors_, col_factors_ : (n, n_labels, rank) latent weights; (n, n_terms, rank) if labels share them
     parts_ : dict of all learnt parameters: biases, latent weights, label or relation weights
@@ -154,9 +155,12 @@ class LFLOrdinal(LFL):
         """Expected value of the label (n,)."""
         return self.predictions(X, row_features=row_features, col_features=col_features).mean
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(
+        self, X: Any, y: Any, sample_weight: Any = None, *, row_features: Any = None, col_features: Any = None
+    ) -> float:
         """Negative mean absolute error of `predict`; greater is better."""
-        truth, predicted = (values_of(labels, self.classes_) for labels in (read_labels(y), self.predict(X)))
+        labels = self.predict(X, row_features=row_features, col_features=col_features)
+        truth, predicted = (values_of(part, self.classes_) for part in (read_labels(y), labels))
         return -mean_absolute_error(truth, predicted, sample_weight)
 
     def decide(self, proba: Array) -> Array:

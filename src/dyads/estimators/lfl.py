@@ -23,6 +23,7 @@ from dyads.data.observations import (
     read_observations,
     wanted_columns,
 )
+from dyads.data.tables import library_of
 from dyads.engine import Engine, Problem
 from dyads.errors import (
     DivergenceError,
@@ -178,6 +179,7 @@ class LFL(Predictor):
         best = ends[0]
         self.record_ = Record(parts=parts, known=known, draws=tuple(learnt))
         self.columns_ = observed.columns
+        self.library_ = library_of(X)
         self.n_features_in_ = len(observed.columns)
         self.n_iter_ = best.n_iter
         self.converged_ = all(end.ended == "tolerance" for end in ends)
@@ -411,6 +413,7 @@ class LFL(Predictor):
                 "expected a fit with n_models=1 and a solver that minimises. Use fit."
             )
         if record is None:
+            self.library_ = library_of(X)
             more = self._read(X, y, sample_weight, classes=classes)
             before, start, n_iter, trace = None, None, 0, {}
             parts, known = self._untrained(more)

@@ -22,7 +22,7 @@ from dyads.data.codes import numeric_values, read_labels, text_order, values_of
 from dyads.data.features import SideInformation
 from dyads.data.observations import read_weight
 from dyads.data.split import RandomCells
-from dyads.data.tables import named_values, read_column, read_feature, table_like
+from dyads.data.tables import library_of, named_values, read_column, read_feature, table_of
 from dyads.engine import Engine
 from dyads.errors import InputError, NotConvergedWarning, UnknownIdWarning, VanishedWarning
 from dyads.estimators.kinds import LFLClassifier, LFLOrdinal
@@ -67,8 +67,8 @@ def evaluate(
 
     Columns: regime ("known", "new row", "new column", "both new" or "all"), n (dyads), log_loss, brier_score,
     classwise_ece, auc (NaN if all labels are the same), accuracy; and for ordered labels mean_absolute_error, of the
-    predicted label, and root_mean_squared_error, of the mean. The table is of the type of X (an Arrow table if X is not
-    a dataframe).
+    predicted label, and root_mean_squared_error, of the mean. Without dyads, the metrics are NaN. The table is of the
+    library of the model's fit (if that is not known, of X; otherwise an Arrow table).
 
     `model` : any fitted model with `predict_proba`, `predict` and `classes_`; without a method `support`, as of models
     of other libraries, the table has only the line "all".
@@ -78,7 +78,12 @@ def evaluate(
         # The table itself shows how many dyads have new ids.
         warnings.simplefilter("ignore", UnknownIdWarning)
         predictions = predictions_of(model, X, row_features, col_features)
-    return table_like(by_regime(predictions, y, sample_weight, ordered=hasattr(model, "predict_mean")), X)
+    return _table(by_regime(predictions, y, sample_weight, ordered=hasattr(model, "predict_mean")), model, X)
+
+
+def _table(columns: Mapping[str, Any], model: Any, X: Any) -> Any:
+    """A table of the library of the model's fit; if it has none, of the library of X."""
+    return table_of(columns, getattr(model, "library_", None) or library_of(X))
 
 
 def by_regime(
@@ -97,20 +102,23 @@ def by_regime(
     lines["all"] = np.ones(len(truth), np.bool_)
     columns: dict[str, list[Any]] = {}
     for regime, chosen in lines.items():
-        if not chosen.any():
+        # The line "all" is there even if there are no dyads, without metrics.
+        some = bool(chosen.any())
+        if not some and regime != "all":
             continue
         share = None if weight is None else weight[chosen]
         line = {"regime": regime, "n": int(chosen.sum())}
         for name in ("log_loss", "brier_score", "classwise_ece"):
-            line[name] = getattr(metrics, name)(truth[chosen], proba[chosen], classes, share)
+            line[name] = getattr(metrics, name)(truth[chosen], proba[chosen], classes, share) if some else np.nan
         several = len(np.unique(truth[chosen])) > 1
         line["auc"] = metrics.auc(truth[chosen], proba[chosen], classes, sample_weight=share) if several else np.nan
-        line["accuracy"] = metrics.accuracy(truth[chosen], predicted[chosen], share)
+        line["accuracy"] = metrics.accuracy(truth[chosen], predicted[chosen], share) if some else np.nan
         if ordered:
             values = values_of(truth[chosen], classes), values_of(predicted[chosen], classes)
-            line["mean_absolute_error"] = metrics.mean_absolute_error(*values, share)
+            line["mean_absolute_error"] = metrics.mean_absolute_error(*values, share) if some else np.nan
             mean = predictions.mean[chosen]
-            line["root_mean_squared_error"] = metrics.root_mean_squared_error(values[0], mean, share)
+            rmse = metrics.root_mean_squared_error(values[0], mean, share) if some else np.nan
+            line["root_mean_squared_error"] = rmse
         for name, value in line.items():
             columns.setdefault(name, []).append(value)
     return columns
@@ -130,7 +138,7 @@ def calibration_by_label(model: Any, X: Any, y: Any, sample_weight: Any = None) 
         error = float(np.sum(share * np.abs(confidence - frequency)))
         share_and_ece.append((float(np.sum(share * frequency)), error))
     rate, ece = np.array(share_and_ece).T
-    return table_like({"label": classes, "share": rate, "ece": ece, **parts}, X)
+    return _table({"label": classes, "share": rate, "ece": ece, **parts}, model, X)
 
 
 def calibration_by_support(model: Any, X: Any, y: Any, sample_weight: Any = None) -> Any:
@@ -151,7 +159,7 @@ def calibration_by_support(model: Any, X: Any, y: Any, sample_weight: Any = None
         line |= {name: getattr(metrics, name)(*arguments) for name in ("classwise_ece", "brier_score", "log_loss")}
         for name, value in line.items():
             columns.setdefault(name, []).append(value)
-    return table_like(columns, X)
+    return _table(columns, model, X)
 
 
 def vanishing_l2(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
