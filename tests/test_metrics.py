@@ -23,7 +23,7 @@ def test_perfect_predictions():
     assert metrics.log_loss(y, proba, CLASSES) == 0
     assert metrics.brier_score(y, proba, CLASSES) == 0
     assert metrics.classwise_ece(y, proba, CLASSES) == 0
-    assert metrics.auc(y, proba, CLASSES) == metrics.auc(y, proba, CLASSES, "micro") == 1
+    assert metrics.auc(y, proba, CLASSES) == metrics.auc(y, proba, CLASSES, average="micro") == 1
     assert metrics.accuracy(y, y) == 1 - metrics.zero_one_error(y, y) == 1
 
 
@@ -36,7 +36,7 @@ def test_agreement_with_scikit_learn(predictions):
     y, proba, weight = predictions
     assert metrics.log_loss(y, proba, CLASSES, weight) == pytest.approx(sk.log_loss(y, proba, sample_weight=weight))
     assert metrics.auc(y, proba, CLASSES) == pytest.approx(sk.roc_auc_score(y, proba, multi_class="ovr"))
-    assert metrics.auc(y, proba, CLASSES, "micro") == pytest.approx(
+    assert metrics.auc(y, proba, CLASSES, average="micro") == pytest.approx(
         sk.roc_auc_score(y, proba, multi_class="ovr", average="micro")
     )
     two = (y == "b").astype(int)
@@ -44,6 +44,15 @@ def test_agreement_with_scikit_learn(predictions):
     assert metrics.auc(two, p, [0, 1], sample_weight=weight) == pytest.approx(
         sk.roc_auc_score(two, p[:, 1], sample_weight=weight)
     )
+
+
+def test_every_metric_of_probabilities_takes_the_same_arguments(predictions):
+    y, proba, weight = predictions
+    turned = [2, 0, 1]
+    for metric in (metrics.log_loss, metrics.brier_score, metrics.classwise_ece, metrics.auc):
+        value = metric(y, proba, CLASSES, weight)
+        assert value == metric(y, proba, CLASSES, sample_weight=weight) != metric(y, proba, CLASSES)
+        assert metric(y, proba[:, turned], CLASSES[turned], weight) == pytest.approx(value), "classes in any order"
 
 
 def test_errors_of_values():

@@ -6,7 +6,7 @@ An error message is one sentence: what was got, what was expected, what to do.
 import difflib
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class DyadsError(Exception):
@@ -59,6 +59,16 @@ def unknown_name(parameter: str, got: object, valid: Iterable[str]) -> InputErro
     near = difflib.get_close_matches(str(got), names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
     return InputError(f"{parameter}={got!r} is not known: expected one of {', '.join(map(repr, names))}{hint}")
+
+
+FEW = 10
+"""Number of values that a message shows of many."""
+
+
+def shortened(values: Sequence[object]) -> str:
+    """The first values of a list, and how many more there are, for a message."""
+    first = ", ".join(map(repr, values[:FEW]))
+    return first if len(values) <= FEW else f"{first} and {len(values) - FEW:,} more"
 
 
 LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")

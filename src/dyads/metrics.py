@@ -1,7 +1,7 @@
 """Metrics of predictions and of posterior draws: functions of arrays, independent of any model.
 
-`y` : (n,) true labels; `proba` : (n, n_labels) predicted probabilities; `classes` : (n_labels,) sorted labels, one per
-column of `proba`; `predicted` : (n,) predicted labels or values; `sample_weight` : (n,) or None.
+`y` : (n,) true labels; `proba` : (n, n_labels) predicted probabilities; `classes` : (n_labels,) labels, one per column
+of `proba`; `predicted` : (n,) predicted labels or values; `sample_weight` : (n,) or None.
 """
 
 from typing import Any
@@ -94,7 +94,7 @@ def brier_scores(y: Any, proba: Any, classes: Any) -> Array:
     return np.asarray(((proba - truth) ** 2).sum(axis=1))
 
 
-def classwise_ece(y: Any, proba: Any, classes: Any, sample_weight: Weights = None, n_bins: int = BINS) -> float:
+def classwise_ece(y: Any, proba: Any, classes: Any, sample_weight: Weights = None, *, n_bins: int = BINS) -> float:
     """Class-wise expected calibration error: the mean over labels of sum_b share_b |frequency_b - confidence_b|.
 
     The bins of each label have about equal weight (Nixon et al. 2019).
@@ -102,13 +102,13 @@ def classwise_ece(y: Any, proba: Any, classes: Any, sample_weight: Weights = Non
     truth, proba = _read(y, proba, classes)
     errors = []
     for happened, probability in zip(truth.T, proba.T, strict=True):
-        confidence, frequency, share = reliability(happened, probability, sample_weight, n_bins)
+        confidence, frequency, share = reliability(happened, probability, sample_weight, n_bins=n_bins)
         errors.append(np.sum(share * np.abs(frequency - confidence)))
     return float(np.mean(errors))
 
 
 def reliability(
-    happened: Any, probability: Any, sample_weight: Weights = None, n_bins: int = BINS
+    happened: Any, probability: Any, sample_weight: Weights = None, *, n_bins: int = BINS
 ) -> tuple[Array, Array, Array]:
     """Mean predicted probability, observed frequency and share of the weight of each bin; bins have about equal weight.
 
@@ -134,6 +134,7 @@ def reliability_band(
     happened: Any,
     probability: Any,
     sample_weight: Weights = None,
+    *,
     n_bins: int = BINS,
     level: float = 0.9,
     n_draws: int = 200,
@@ -146,7 +147,7 @@ def reliability_band(
     """
     happened, probability = np.asarray(happened, dtype=np.float64), np.asarray(probability, dtype=np.float64)
     weight = _weights(sample_weight, len(probability))
-    confidence, _, share = reliability(happened, probability, weight, n_bins)
+    confidence, _, share = reliability(happened, probability, weight, n_bins=n_bins)
     order = np.argsort(probability, kind="stable")
     edges = np.searchsorted(np.cumsum(weight[order]), np.cumsum(share)[:-1] * weight.sum() * (1 - 1e-12))
     rng, ends = np.random.default_rng(seed), []
@@ -160,7 +161,7 @@ def reliability_band(
 
 
 def brier_decomposition(
-    y: Any, proba: Any, classes: Any, sample_weight: Weights = None, n_bins: int = BINS
+    y: Any, proba: Any, classes: Any, sample_weight: Weights = None, *, n_bins: int = BINS
 ) -> dict[str, Array]:
     """Murphy's decomposition of the Brier score of each label, (n_labels,) per part.
 
@@ -174,7 +175,7 @@ def brier_decomposition(
     truth, proba = _read(y, proba, classes)
     parts = []
     for happened, probability in zip(truth.T, proba.T, strict=True):
-        confidence, frequency, share = reliability(happened, probability, sample_weight, n_bins)
+        confidence, frequency, share = reliability(happened, probability, sample_weight, n_bins=n_bins)
         rate = float(np.sum(share * frequency))
         parts.append(
             (np.sum(share * (confidence - frequency) ** 2), np.sum(share * (frequency - rate) ** 2), rate * (1 - rate))
@@ -182,7 +183,7 @@ def brier_decomposition(
     return dict(zip(("reliability", "resolution", "uncertainty"), np.array(parts).T, strict=True))
 
 
-def auc(y: Any, scores: Any, classes: Any, average: str = "macro", sample_weight: Weights = None) -> float:
+def auc(y: Any, scores: Any, classes: Any, sample_weight: Weights = None, *, average: str = "macro") -> float:
     """Area under the ROC curve: of the second label if there are two, otherwise one-vs-rest.
 
     `scores` : (n, n_labels) probabilities, or any other scores that rank dyads. ``average="macro"`` is the unweighted

@@ -1,5 +1,6 @@
 """The command, as a user types it: every part of it end to end, and what it says when something is wrong."""
 
+import io
 import json
 import os
 import re
@@ -10,6 +11,10 @@ import time
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet
 import pytest
 
 import dyads
@@ -76,6 +81,55 @@ def test_a_report_counts_weights(run, files, ratings):
     code, _, err = run("report", "model.dyads", "weighted.csv", "--label", "rating", "--weight", "w", "-o", "page.html")
     assert code == 0, err
     assert "the weights of the pairs sum to 300<" in (files / "page.html").read_text()
+
+
+def test_text_labels_are_fitted_in_the_order_that_is_given(run, files, ratings):
+    levels = np.array(["low", "medium", "high"])
+    words = ratings.assign(rating=levels[ratings["rating"] % 3], number=ratings["rating"] % 3)
+    words.to_csv("words.csv", index=False)
+    names = ("--row", "user", "--col", "item", "--rank", 0, "--kind", "ordinal")
+    code, _, err = run("fit", "words.csv", *names, "--label", "rating", "-o", "words.dyads")
+    assert code == 1
+    assert "--order low,medium,high" in err
+    assert run("fit", "words.csv", *names, "--label", "number", "-o", "numbers.dyads")[0] == 0
+    order = ("--label", "rating", "--order", "low, medium,high")
+    assert run("fit", "words.csv", *names, *order, "-o", "words.dyads")[0] == 0
+    assert dyads.load("words.dyads").classes_.tolist() == levels.tolist()
+    _, of_words, _ = run("evaluate", "words.dyads", "words.csv", "--label", "rating", "--json")
+    _, of_numbers, _ = run("evaluate", "numbers.dyads", "words.csv", "--label", "number", "--json")
+    assert json.loads(of_words) == json.loads(of_numbers)
+    words["rating"] = pd.Categorical(words["rating"], levels, ordered=True)
+    for path, write in (("words.parquet", words.to_parquet), ("words.arrow", words.reset_index(drop=True).to_feather)):
+        write(path)
+        assert run("fit", path, *names, "--label", "rating", "-o", "words.dyads", "--force")[0] == 0
+        assert dyads.load("words.dyads").classes_.tolist() == levels.tolist()
+    code, _, err = run("fit", "words.csv", "--order", "a,b", "-o", "nominal.dyads")
+    assert code == 2
+    assert "use LFLOrdinal" in err
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "arrow", None])
+def test_a_table_without_lines_keeps_the_columns_of_the_outputs(run, files, ratings, suffix, monkeypatch):
+    def written(table, *command):
+        """What a command writes of a table, as Arrow; through standard input and output without a suffix."""
+        if suffix is None:
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(table.to_csv(index=False).encode())))
+            code, out, err = run(command[0], "model.dyads", *command[1:], "-")
+            return code, err, pa.csv.read_csv(io.BytesIO(out.encode()))
+        save = {"csv": lambda path: table.to_csv(path, index=False), "parquet": table.to_parquet}
+        save.get(suffix, table.to_feather)(f"pairs.{suffix}")
+        code, _, err = run(command[0], "model.dyads", *command[1:], f"pairs.{suffix}", "-o", f"out.{suffix}", "--force")
+        read = {"csv": pa.csv.read_csv, "parquet": pa.parquet.read_table}.get(suffix, pa.feather.read_table)
+        return code, err, read(f"out.{suffix}")
+
+    pairs = ratings[["user", "item"]].reset_index(drop=True)
+    for command in (["predict"], ["explain"], ["recommend", "--rows"]):
+        _, _, some = written(pairs[:3], *command)
+        code, err, none = written(pairs[:0], *command)
+        assert (code, err, none.num_rows) == (0, "", 0)
+        assert none.column_names == some.column_names
+        if suffix in ("parquet", "arrow"):
+            assert none.schema.types == some.schema.types
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet", "arrow"])

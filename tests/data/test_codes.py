@@ -120,6 +120,7 @@ def test_labels_are_sorted_and_their_codes_lead_back(y):
     assert classes.tolist() == sorted(set(y))
     assert classes[codes].tolist() == y
     np.testing.assert_array_equal(codes_of(classes[codes], classes), codes)
+    np.testing.assert_array_equal(codes_of(classes[codes], classes[::-1]), len(classes) - 1 - codes)
     again, turned = encode_labels(y[::-1], at_least=1)
     np.testing.assert_array_equal(again, classes, strict=True)
     np.testing.assert_array_equal(turned, codes[::-1])

@@ -236,3 +236,8 @@ def test_ordered_labels_have_numeric_values():
 )
 def test_a_series_may_have_a_name(values, name):
     assert column_name(values) == name
+
+
+def test_a_text_is_not_cut_at_a_nul_character():
+    texts = ["a\0b", "a\0c", "\0d", "e"]
+    assert read_column(np.array(texts), "x").to_pylist() == texts

@@ -501,13 +501,104 @@ def test_bad_input_gets_a_sentence_before_any_work(parameters, X, y, weight, say
 
 
 def test_ordered_texts_have_the_values_of_their_places():
-    texts = np.array(["", "a: bad", "b: poor", "c: fair", "d: good", "e: best"])
-    words, codes = LFLOrdinal(rank=1, random_state=0).fit(GOOD_X, texts[GOOD_Y]), GOOD_Y - GOOD_Y.min()
+    texts = np.array(["", "bad", "poor", "fair", "good", "best"])
+    order = ["worst", *texts[1:]]
+    words, codes = LFLOrdinal(rank=1, order=order, random_state=0).fit(GOOD_X, texts[GOOD_Y]), GOOD_Y - GOOD_Y.min()
+    assert words.classes_.tolist() == [text for text in texts.tolist() if text in texts[GOOD_Y]]
     numbers = LFLOrdinal(rank=1, random_state=0).fit(GOOD_X, codes)
     np.testing.assert_allclose(words.predict_mean(GOOD_X), numbers.predict_mean(GOOD_X))
     assert words.score(GOOD_X, texts[GOOD_Y]) == pytest.approx(numbers.score(GOOD_X, codes))
     with pytest.raises(InputError, match="label 'z' is not among those of the model"):
         words.score(GOOD_X[:1], ["z"])
+
+
+LEVELS = ["low", "medium", "high", "top"]
+
+
+def levels(n=200):
+    """Pairs, levels of three kinds, and the same as numbers."""
+    X, y = ratings(n)
+    return X, np.array(LEVELS)[y % 3], y % 3
+
+
+@pytest.mark.parametrize(
+    "as_ordered",
+    [
+        lambda names: pd.Categorical(names, categories=LEVELS, ordered=True),
+        lambda names: pd.Series(pd.Categorical(names, categories=LEVELS, ordered=True)),
+        lambda names: pd.CategoricalIndex(pd.Categorical(names, categories=LEVELS, ordered=True)),
+        lambda names: pl.Series(names.tolist(), dtype=pl.Enum(LEVELS)),
+        lambda names: pa.array(pd.Categorical(names, categories=LEVELS, ordered=True)),
+        lambda names: pa.chunked_array([pa.array(pd.Categorical(names, categories=LEVELS, ordered=True))]),
+    ],
+    ids=["Categorical", "Series", "Index", "Enum", "dictionary", "chunks"],
+)
+def test_ordered_categoricals_keep_their_order(as_ordered):
+    X, names, codes = levels()
+    model = LFLOrdinal(rank=0).fit(X, as_ordered(names))
+    assert model.classes_.tolist() == LEVELS[:3], "in order, without the category that does not occur"
+    np.testing.assert_array_equal(model.predict_mean(X), LFLOrdinal(rank=0).fit(X, codes).predict_mean(X))
+    assert LFLClassifier(rank=0).fit(X, as_ordered(names)).classes_.tolist() == ["high", "low", "medium"]
+
+
+def test_a_model_of_ordered_texts_is_that_of_numbers(tmp_path):
+    X, names, codes = levels()
+    words, numbers = LFLOrdinal(rank=1, order=LEVELS, random_state=0), LFLOrdinal(rank=1, random_state=0)
+    words.fit(X[:150], names[:150]).save(tmp_path / "words.dyads")
+    words, numbers = dyads.load(tmp_path / "words.dyads"), numbers.fit(X[:150], codes[:150])
+    assert words.classes_.tolist() == LEVELS[:3]
+    assert list(words.order) == LEVELS
+    assert words.score(X, names) == numbers.score(X, codes)
+    np.testing.assert_array_equal(words.predict(X), np.array(LEVELS)[numbers.predict(X)])
+    assert words.recommend([1]).equals(numbers.recommend([1])), "by the mean of the places"
+    new = np.column_stack([np.full(15, 99), np.arange(100, 115)])
+    for model, y in ((words, names), (numbers, codes)):
+        model.fold_in(new, y[:15]).calibrate(X[150:], y[150:], "vector").conformalize(X[150:], y[150:])
+    for table in (X, new):
+        np.testing.assert_array_equal(words.predict_proba(table), numbers.predict_proba(table))
+        np.testing.assert_array_equal(words.predict_set(table), numbers.predict_set(table))
+    first = LFLOrdinal(rank=0, order=LEVELS, random_state=0).partial_fit(X[:9], names[:9], classes=LEVELS)
+    assert first.partial_fit(X, names).classes_.tolist() == LEVELS
+
+
+@pytest.mark.parametrize(
+    ("order", "as_labels", "says"),
+    [
+        (None, np.asarray, r"text \('high', 'low', 'medium'\).*ordered categorical.*order=.*--order low,medium,high"),
+        (None, pd.Categorical, "their order is unknown"),
+        (["low", "medium"], np.asarray, "label 'high' is not in the order 'low', 'medium'"),
+        (LEVELS, lambda names: np.char.str_len(names), "order=.* is for labels that are text"),
+        (
+            LEVELS[::-1],
+            lambda names: pd.Categorical(names, categories=LEVELS, ordered=True),
+            "order=.* contradicts the order of the categories",
+        ),
+        (
+            None,
+            lambda names: pd.Categorical(np.char.str_len(names), categories=[6, 4, 3], ordered=True),
+            "expected them to ascend",
+        ),
+        (
+            None,
+            lambda names: pa.chunked_array(
+                [pa.DictionaryArray.from_arrays([0, 1] * 50, pa.array(pair), ordered=True) for pair in ("ab", "ba")]
+            ),
+            "different ordered categories",
+        ),
+        ("low,medium,high", np.asarray, "list of distinct labels"),
+        ([1, 2, 3], np.asarray, "list of distinct labels"),
+        (["low", "low"], np.asarray, "list of distinct labels"),
+    ],
+)
+def test_an_order_that_is_missing_or_wrong_is_refused(order, as_labels, says):
+    X, names, _ = levels()
+    with pytest.raises(InputError, match=says):
+        LFLOrdinal(rank=0, order=order).fit(X, as_labels(names))
+
+
+def test_an_order_is_for_ordered_labels():
+    with pytest.raises(InputError, match="use LFLOrdinal"):
+        LFLClassifier(order=LEVELS).fit(GOOD_X, GOOD_Y)
 
 
 def test_a_solver_that_does_not_fit_the_loss_names_one_that_does():

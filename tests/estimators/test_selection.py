@@ -6,7 +6,6 @@ import warnings
 import matplotlib.figure
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 from sklearn.model_selection import KFold
 
@@ -44,16 +43,20 @@ def test_ordered_labels_have_an_absolute_error_and_weights_count():
     stars = 1 + np.searchsorted(["maybe", "no", "yes"], Y)
     model = LFLOrdinal(rank=1, random_state=0).fit(X, stars)
     table = dyads.evaluate(model, X.to_numpy(), stars)
-    assert isinstance(table, pa.Table)
-    assert table["mean_absolute_error"][0].as_py() == pytest.approx(-model.score(X, stars))
+    assert table["mean_absolute_error"][0] == pytest.approx(-model.score(X, stars))
+    none = dyads.evaluate(model, X[:0], stars[:0])
+    assert (none.dtypes == table.dtypes).all()
+    assert none["regime"].tolist() == ["all"]
+    assert none["n"].tolist() == [0]
+    assert none.iloc[:, 2:].isna().all(axis=None), "of no dyads there are no metrics"
     weight = np.where(np.arange(len(X)) < 100, 1.0, 0.0)
     some = dyads.evaluate(model, X, stars, weight).set_index(["regime", "predictor"])
     part = dyads.evaluate(model, X[:100], stars[:100]).set_index(["regime", "predictor"])
     np.testing.assert_allclose(some.loc["all"].iloc[:, 1:3], part.loc["all"].iloc[:, 1:3])
     with pytest.raises(InputError, match="dyads but 3 labels"):
         dyads.evaluate(model, X, stars[:3])
-    texts = LFLOrdinal(rank=1, random_state=0).fit(X, Y)
-    assert isinstance(dyads.evaluate(texts, pd.DataFrame(X), Y), pd.DataFrame)
+    texts = LFLOrdinal(rank=1, order=["maybe", "no", "yes"], random_state=0).fit(X, Y)
+    pd.testing.assert_frame_equal(dyads.evaluate(texts, X, Y), dyads.evaluate(model, X, stars))
 
 
 def test_a_model_is_judged_beside_the_marginals_of_its_training_data_on_the_same_dyads():
@@ -274,6 +277,21 @@ def test_bands_hold_the_frequency_and_narrow_with_more_dyads():
         assert ((low <= frequency + 1e-12) & (frequency <= high + 1e-12)).mean() > 0.9
         widths.append((high - low).mean())
     assert widths[1] < 0.5 * widths[0]
+
+
+def test_a_search_keeps_the_order_of_text_labels(tmp_path):
+    few, grid = X[:300], {"l2__latent": [1.0]}
+    stars = np.searchsorted(["maybe", "no", "yes"], Y[:300])
+    words = pd.Series(pd.Categorical.from_codes(2 - stars, ["good", "fair", "bad"], ordered=True))
+    search = LFLOrdinalCV(1, grid=grid, cv=2, random_state=0).fit(few, words)
+    assert search.classes_.tolist() == ["good", "fair", "bad"]
+    numbers = LFLOrdinalCV(1, grid=grid, cv=2, random_state=0).fit(few, 2 - stars)
+    assert search.best_score_ == pytest.approx(numbers.best_score_)
+    named = LFLOrdinalCV(1, grid=grid, cv=2, order=["good", "fair", "bad"], random_state=0).fit(few, words.astype(str))
+    assert named.best_score_ == pytest.approx(numbers.best_score_)
+    search.save(tmp_path / "search.dyads")
+    loaded = dyads.load(tmp_path / "search.dyads")
+    np.testing.assert_array_equal(loaded.predict(few), search.predict(few))
 
 
 def test_a_search_takes_what_a_fit_takes():

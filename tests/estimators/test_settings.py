@@ -24,6 +24,7 @@ CHANGES = {
     "structure": None,
     "n_terms": 2,
     "reference": 1,
+    "order": ["low", "high"],
     "bias": False,
     "id_columns": ("b", "a"),
     "features": SideInformation(implicit=True),

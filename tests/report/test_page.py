@@ -94,8 +94,8 @@ ROWS, COLUMNS = ("Map of {} ({}): near points have similar labels".format(what, 
             marks=pytest.mark.xdist_group("blocks"),
         ),
         (LFLClassifier(rank=0), nominal, "LFLClassifier, bilinear, rank 0", "lbfgs, ", [CURVE]),
-        (LFLLink(rank=2), links, "LFLLink, bilinear, rank 2", "lbfgs, ", [CURVE, ROWS]),
-        (LFLRelational(rank=2), relations, "LFLRelational, diagonal, rank 2", "lbfgs, ", [CURVE, ROWS, COLUMNS]),
+        (LFLLink(rank=2), links, "LFLLink, symmetric, rank 2", "lbfgs, ", [CURVE, ROWS]),
+        (LFLRelational(rank=2), relations, "LFLRelational, relational, rank 2", "lbfgs, ", [CURVE, ROWS, COLUMNS]),
     ],
     ids=["ordinal", "posterior", "classifier", "link", "relational"],
 )
@@ -341,3 +341,15 @@ def test_nothing_keeps_anyone_from_reading_it(browser, path, scheme):
     found = selenium.Axe().run(browser)
     serious = [one["id"] for one in found["violations"] if one["impact"] in ("serious", "critical")]
     assert serious == []
+
+
+def test_a_page_of_ordered_texts_has_the_figures_of_numbers():
+    (X, y), (X_test, y_test) = nominal()
+    names = np.array(["", "low", "medium", "high"])
+    words = LFLOrdinal(rank=0, order=names[1:]).fit(X, names[y])
+    numbers = LFLOrdinal(rank=0).fit(X, y)
+    shown = [
+        table_after("Metrics", page.report_page(model, X_test, labels))
+        for model, labels in ((words, names[y_test]), (numbers, y_test))
+    ]
+    assert shown[0] == shown[1]

@@ -201,6 +201,7 @@ def test_a_table_at_predict_brings_new_ids_and_overrides_known_ones():
     quiet(model.predict_proba, new)
     older = known.assign(age=known["age"] + 40)
     changed = model.predict_proba(X[seen].head(5), row_features=older)
+    assert model.score(new, all_along.predict(new), row_features=USERS.iloc[30:]) == 1, "scores take features too"
     assert np.abs(changed - model.predict_proba(X[seen].head(5))).max() > 1e-3
     one = model.predict_proba(
         pd.DataFrame({"user": ["stranger"], "item": ["i1"]}),

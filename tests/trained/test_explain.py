@@ -4,7 +4,6 @@ import matplotlib.figure
 import numpy as np
 import pandas as pd
 import polars as pl
-import pyarrow as pa
 import pytest
 
 from dyads import LFLClassifier, LFLLink, LFLOrdinal, LFLRelational, SideInformation
@@ -81,11 +80,15 @@ def test_links_and_relations_are_explained_too():
     np.testing.assert_allclose(sums(model.explain(kinds.head(9)), 9, 2), model.log_odds(kinds.head(9)), atol=1e-10)
 
 
-def test_the_table_is_of_the_kind_that_was_given():
+def test_no_pairs_have_no_parts_in_columns_of_the_same_types():
     model = LFLClassifier(rank=1, random_state=0).fit(X, Y)
-    assert isinstance(model.explain(X.head(2)), pd.DataFrame)
-    assert isinstance(model.explain(pl.from_pandas(X.head(2))), pl.DataFrame)
-    assert isinstance(model.explain(X.head(2).to_numpy()), pa.Table)
+    told = model.explain(X.head(2))
+    for none in (X[:0], {"user": [], "item": []}, [], np.empty((0, 2), dtype=str), pl.from_pandas(X[:0])):
+        table = model.explain(none)
+        assert len(table) == 0
+        pd.testing.assert_series_equal(table.dtypes, told.dtypes)
+        assert model.predict_proba(none).shape == model.log_odds(none).shape == (0, 3)
+        assert model.predict(none).dtype == model.classes_.dtype
 
 
 def test_the_ids_are_repeated_under_their_own_names():

@@ -54,12 +54,12 @@ def load_model(path: Path) -> Any:
     return load(path)
 
 
-def read(path: str, types: Callable[[list[str]], Any] = lambda names: {}) -> Any:
+def read(path: str, types: Callable[[list[str]], Any] = lambda names: {}, *, may_be_empty: bool = False) -> Any:
     """Read a whole table in the dialect given as options, and say what was found in the file."""
     from dyads.data.files import read_table
 
     with console.warned():
-        return read_table(path, types, given_dialect())
+        return read_table(path, types, given_dialect(), may_be_empty=may_be_empty)
 
 
 def read_pairs(data: str, row: str | None, col: str | None, others: Sequence[str | None]) -> tuple[Any, list[str]]:
@@ -179,13 +179,13 @@ def read_ids(path: str, vocabulary: Any) -> Any:
     def key(names: list[str]) -> str:
         return vocabulary.name if vocabulary.name in names else names[0]
 
-    table = read(path, lambda names: {key(names): vocabulary.ids.type})
+    table = read(path, lambda names: {key(names): vocabulary.ids.type}, may_be_empty=True)
     return table[key(table.column_names)].unique()
 
 
 def read_excluded(path: str, model: Any) -> Any:
     names = names_of(model)
-    table = read(path, lambda _: id_types(model))
+    table = read(path, lambda _: id_types(model), may_be_empty=True)
     check_columns(path, table.column_names, names[:2])
     return table.select([name for name in names if name in table.column_names])
 

@@ -1,5 +1,6 @@
 """Subcommands that fit and use models, on tables in files."""
 
+import csv
 import dataclasses
 import shlex
 import time
@@ -45,6 +46,7 @@ from dyads.cli.inputs import (
 )
 from dyads.cli.options import SettingsCommand, TableCommand, arguments_of, given_dialect, given_settings
 from dyads.data.files import DELIMITERS, Dialect, as_ids, check_columns, format_of
+from dyads.data.tables import as_arrow
 from dyads.errors import InputError, UnknownIdWarning
 
 NO_NON_LINKS = "If the table lists links alone, pass --negatives all or sample: a model needs non-links as well."
@@ -117,8 +119,6 @@ def fit(
     as_json: Json = False,
 ) -> None:
     """Fit a model to labelled pairs."""
-    import pyarrow as pa
-
     from dyads.estimators.kinds import ESTIMATORS
     from dyads.estimators.selection import SEARCHES, best_marginal, shortfall_of
 
@@ -139,6 +139,9 @@ def fit(
     if label is not None and label in (row, col):
         raise Usage(f"The column {label!r} is named for both labels and ids: name a different column for each.")
     settings = given_settings(context)
+    if "order" in settings:
+        # A label with a comma may be quoted, as in a CSV file.
+        settings["order"] = next(csv.reader([settings["order"]], skipinitialspace=True), [])
     chosen = {"l2", "l2__side"} if settings.get("rank", 1) else {"l2__bias", "l2__side"}
     for name in chosen & settings.keys() if cv else ():
         option = name.replace("__", "-")
@@ -163,9 +166,6 @@ def fit(
         tell_label(given, label)
         X = table.select([*ids, *([relation] if relation else []), *(feature or [])])
         y, sample_weight = table[label], weights_of(table, weight)
-    if kind == "ordinal" and pa.types.is_string(y.type):
-        order = ", ".join(sorted(map(str, y.unique().to_pylist())))
-        console.say(f"The labels are text and are ordered alphabetically: {order}.")
     model.set_params(id_columns=ids, reference=_reference(model.reference, y))
     for name, path, key in (("features__row", row_features, ids[0]), ("features__col", col_features, ids[1])):
         if path is not None:
@@ -362,7 +362,7 @@ def recommend(
     )
     labels = {str(name): name for name in model.classes_.tolist()}
     with console.warned(), console.bar("Ranking"):
-        ranking = model.recommend(
+        ranked = model.recommend(
             row_ids,
             n,
             labels.get(by, by),
@@ -371,6 +371,7 @@ def recommend(
             relation=None if relation is None else as_ids([relation], relations.ids.type, relations.name)[0].as_py(),
             **new_features(model, row_features, col_features),
         )
+    ranking = as_arrow(ranked)
     with open_writer(output, ranking.column_names) as write:
         write(_shortened(ranking, output))
 
@@ -396,10 +397,11 @@ def explain(
     if picture is not None:
         console.check_output(picture, force, console.PICTURES, (*inputs, output))
     model = load_model(model_file)
-    table = read(data, lambda names: id_types(model))
+    table = read(data, lambda names: id_types(model), may_be_empty=True)
     check_columns(data, table.column_names, model.columns_)
     with console.warned(), console.bar("Explaining"):
-        explanation = model.explain(table.select(model.columns_), **new_features(model, row_features, col_features))
+        explained = model.explain(table.select(model.columns_), **new_features(model, row_features, col_features))
+    explanation = as_arrow(explained)
     with open_writer(output, explanation.column_names) as write:
         write(_shortened(explanation, output))
     if picture is not None:

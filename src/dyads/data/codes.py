@@ -1,5 +1,6 @@
-"""Integer encoding of ids (by a `Vocabulary`) and of labels (by sorted classes)."""
+"""Integer encoding of ids (by a `Vocabulary`) and of labels (by classes, sorted or in an order of their own)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,8 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dyads.data.tables import read_column
-from dyads.errors import DtypeError, InputError
+from dyads.data.tables import ordered_categories, read_column
+from dyads.errors import DtypeError, InputError, shortened
 
 Array = np.ndarray[Any, Any]
 Codes = npt.NDArray[np.integer]
@@ -52,6 +53,10 @@ class Vocabulary:
         if not len(new):
             return self
         return Vocabulary(pa.concat_arrays([self.ids, new.unique()]), self.name)
+
+    def typed(self, column: pa.Array) -> pa.Array:
+        """The ids of `column`; without ids, an empty column of the type of the vocabulary."""
+        return column if len(column) else self.ids[:0]
 
     def encode(self, column: pa.Array) -> Codes:
         """The code of each id, `UNKNOWN` if it is not in the vocabulary. Ids of another type raise."""
@@ -122,6 +127,63 @@ def encode_labels(y: Any, at_least: int = 2) -> tuple[Array, Codes]:
     return distinct[order], position[encoded.indices.to_numpy(zero_copy_only=False)]
 
 
+def text_order(y: Any) -> list[str] | None:
+    """The categories of y, lowest first, if y is an ordered categorical of text; otherwise None.
+
+    Categories that are numbers must ascend: numbers are ordered by their values.
+    """
+    categories = ordered_categories(y, "the column of labels")
+    if categories is None:
+        return None
+    if _is_text(categories.type):
+        return categories.to_pylist()  # type: ignore[no-any-return]
+    values = to_numpy(categories)
+    if values.dtype.kind in "biuf" and (values[1:] <= values[:-1]).any():
+        raise InputError(
+            f"The ordered categories of the labels are the numbers {values.tolist()}: expected them to ascend, since "
+            "numbers are ordered by their values. Use text categories for another order."
+        )
+    return None
+
+
+def ordered_classes(classes: Array, y: Any, order: Sequence[str] | None) -> Array:
+    """The distinct labels `classes` of y, from lowest to highest.
+
+    Numbers are sorted. Text comes in the order of `order` or, if that is None, of the ordered categorical y; labels of
+    the order that are not in `classes` are dropped.
+    """
+    categories = text_order(y)
+    if classes.dtype.kind != "U":
+        if order is not None:
+            raise InputError(
+                f"order={list(order)!r} is for labels that are text, and these are numbers such as "
+                f"{classes[0].item()!r}, which are ordered by their values: omit it."
+            )
+        return classes
+    if order is None and categories is None:
+        raise InputError(
+            f"The labels are text ({shortened(classes.tolist())}) and their order is unknown: expected an "
+            "ordered categorical y, or LFLOrdinal(order=['low', 'medium', 'high']), on the command line --order "
+            "low,medium,high."
+        )
+    if order is not None and categories is not None:
+        in_both = set(order) & set(categories)
+        if [label for label in order if label in in_both] != [label for label in categories if label in in_both]:
+            raise InputError(
+                f"order={list(order)!r} contradicts the order of the categories of y, {categories}: expected one "
+                "order. Give only one of them."
+            )
+    listed = list(order if order is not None else categories or ())
+    rank = {label: place for place, label in enumerate(listed)}
+    unlisted = [label for label in classes.tolist() if label not in rank]
+    if unlisted:
+        raise InputError(
+            f"The label {unlisted[0]!r} is not in the order {shortened(listed)}: expected every label there, from "
+            "lowest to highest."
+        )
+    return classes[np.argsort([rank[label] for label in classes.tolist()])]
+
+
 def read_labels(y: Any) -> Array:
     """Labels as a NumPy array, not encoded."""
     return to_numpy(read_column(y, "the column of labels", numbers_mix=True))
@@ -136,7 +198,7 @@ def to_numpy(column: pa.Array) -> Array:
 
 
 def numeric_values(classes: Array) -> npt.NDArray[np.float64]:
-    """The numeric value of each ordered label: the label itself, or 0, 1, ... in sorted order if labels are text."""
+    """The numeric value of each ordered label: the label itself, or its place 0, 1, ... in `classes` if it is text."""
     return classes.astype(np.float64) if classes.dtype.kind in "biuf" else np.arange(len(classes), dtype=np.float64)
 
 
@@ -149,8 +211,9 @@ def values_of(labels: Array, classes: Array) -> npt.NDArray[np.float64]:
 
 
 def codes_of(labels: Array, classes: Array) -> Codes:
-    """The code of each label in the sorted `classes`. Other labels raise."""
-    place = np.searchsorted(classes, labels).clip(max=len(classes) - 1)
+    """The code of each label in `classes`, which may come in any order. Other labels raise."""
+    ascending = np.argsort(classes, kind="stable")
+    place: Codes = ascending[np.searchsorted(classes, labels, sorter=ascending).clip(max=len(classes) - 1)]
     unknown = np.flatnonzero(classes[place] != labels)
     if len(unknown):
         raise InputError(

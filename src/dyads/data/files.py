@@ -121,9 +121,13 @@ def _format_by_suffix(path: str) -> str | None:
 
 
 def read_table(
-    path: str, types: Callable[[list[str]], Types] = lambda names: {}, dialect: Dialect | None = None
+    path: str,
+    types: Callable[[list[str]], Types] = lambda names: {},
+    dialect: Dialect | None = None,
+    *,
+    may_be_empty: bool = False,
 ) -> pa.Table:
-    """Read a whole file.
+    """Read a whole file; one without lines of data is refused unless it `may_be_empty`.
 
     `types` maps the names of all columns to the types of some of them, such as ids. A type of None means integers if
     all values of the column are canonical integers (see `INTEGER`), otherwise text. Types apply to CSV and TSV only:
@@ -146,7 +150,7 @@ def read_table(
             batches = source.stored()
             _checked(path, batches.schema.names)
             table = pa.Table.from_batches(list(batches), batches.schema)
-    if not table.num_rows:
+    if not table.num_rows and not may_be_empty:
         raise InputError(f"{_named(path)} has no lines: expected a header and at least one line of data.")
     return table
 
@@ -209,17 +213,23 @@ def _checked(path: str, names: Sequence[str]) -> list[str]:
 
 
 class Batches:
-    """Iterates over the batches of a file, as tables whose columns have the requested types."""
+    """Iterates over the batches of a file, as tables whose columns have the requested types.
+
+    A file without lines of data has one empty batch, so that its columns are known.
+    """
 
     def __init__(self, path: str, source: Any, types: Types) -> None:
         self._path, self._source, self._types = path, source, types
 
     def __iter__(self) -> Iterator[pa.Table]:
         with _reading(self._path):
+            is_empty = True
             for batch in self._source:
-                table = pa.Table.from_batches([batch])
-                if table.num_rows:
-                    yield _with(table, self._types)
+                if batch.num_rows:
+                    is_empty = False
+                    yield _with(pa.Table.from_batches([batch]), self._types)
+            if is_empty:
+                yield _with(self._source.schema.empty_table(), self._types)
 
 
 UTF8 = ("utf-8", "utf8", "UTF-8", "UTF8")

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from scipy import sparse
 
-from dyads.data.codes import Codes, Vocabulary, codes_of, encode_labels, to_numpy
+from dyads.data.codes import Codes, Vocabulary, codes_of, encode_labels, ordered_classes, to_numpy
 from dyads.data.dyads import Dyads, Side
 from dyads.data.features import Encoder, Features, aligned, seen_sets
 from dyads.data.tables import named_values, read_column, read_feature
@@ -50,7 +50,7 @@ class Observations:
     Attributes
     ----------
     dyads : the codes and the encoded features
-    classes : (n_labels,) sorted labels
+    classes : (n_labels,) labels, sorted; ordered labels that are text come from lowest to highest
     rows, cols : vocabularies of ids: first those with labels, then those that occur only in features or unlabelled
         pairs; with one id set, both hold the same ids
     relations : vocabulary of relations, or None if there is one relation
@@ -76,21 +76,23 @@ def read_observations(
     one_set: bool = False,
     side: SideTables | None = None,
     classes: Any = None,
+    ordered: bool = False,
+    order: Sequence[str] | None = None,
 ) -> Observations:
     """Read labelled dyads.
 
     `wanted` : the names of the columns of row ids, column ids and, if there are several, relations; None means the next
     column in order. Further columns are features of dyads. With `one_set`, rows and columns are one set of nodes.
-    `classes` : all possible labels, by default those in y.
+    `classes` : all possible labels, by default those in y. With `ordered`, labels have an order: see `ordered_classes`.
     """
     side = side or SideTables()
     values = named_values(X)
     names = _id_columns(list(values), wanted, len(next(iter(values.values()), X)))
     ids, further, distinct, label, weight = _read_lines(values, names, y, sample_weight, 2 if classes is None else 1)
-    if classes is None:
-        classes = distinct
-    else:
-        classes, _ = encode_labels(classes)
+    classes = distinct if classes is None else encode_labels(classes)[0]
+    if ordered:
+        classes = ordered_classes(classes, y, order)
+    if classes is not distinct:
         label = codes_of(distinct, classes)[label]
     if one_set:
         rows, row_codes, cols, col_codes = _one_vocabulary(ids[0], ids[1], names)
@@ -164,6 +166,8 @@ def read_ids(X: Any, names: Sequence[str], columns: Sequence[str]) -> list[pa.Ar
 
 def _columns_of_fit(X: Any, columns: Sequence[str]) -> dict[str, Any]:
     values = named_values(X)
+    if isinstance(X, Sequence) and not X:
+        return {name: [] for name in columns}
     if set(columns) < set(values) and not _unnamed(list(values)):
         return {name: values[name] for name in columns}
     return _named_as(values, columns)

@@ -64,13 +64,52 @@ def column_name(values: Any) -> str | None:
     return None if name in (None, "") else str(name)
 
 
-def table_like(columns: Mapping[str, Any], like: Any) -> Any:
-    """Make a table of the library of `like`, a pandas or polars frame or series; otherwise an Arrow table."""
+def ordered_categories(values: Any, name: str) -> pa.Array | None:
+    """The categories of an ordered categorical column, lowest first, as `read_column` reads them; None for any other.
+
+    Ordered categoricals are those of pandas with ``ordered=True``, the Enums of polars and Arrow dictionary arrays with
+    ``ordered=True``.
+    """
+    if isinstance(values, np.ndarray | list | tuple):
+        return None
+    array = values if isinstance(values, pa.ChunkedArray) else _read(values, name, True, lambda array, _: array)
+    if not pa.types.is_dictionary(array.type) or not array.type.ordered:
+        return None
+    categories = [chunk.dictionary for chunk in (array.chunks if isinstance(array, pa.ChunkedArray) else [array])]
+    if any(not chunk.equals(categories[0]) for chunk in categories):
+        raise InputError(
+            f"{_capital(name)} has chunks with different ordered categories: expected one order. Use one dictionary."
+        )
+    return read_column(categories[0], name) if categories else None
+
+
+LIBRARIES = ("pandas", "polars", "pyarrow", "modin", "cudf")
+"""Dataframe libraries in which tables are returned."""
+
+
+def library_of(table: Any) -> str | None:
+    """The library of a frame or series, one of `LIBRARIES`; None for dicts, lists, arrays and other libraries."""
+    if isinstance(table, pa.RecordBatch | pa.Array):
+        return "pyarrow"
+    native = nw.from_native(table, pass_through=True, allow_series=True)
+    name = str(native.implementation) if isinstance(native, nw.DataFrame | nw.Series) else None
+    return name if name in LIBRARIES else None
+
+
+def table_of(columns: Mapping[str, Any], library: str | None) -> Any:
+    """Make a table of a library; an Arrow table if that is None or not installed."""
     table = pa.table({name: pa.array(column) for name, column in columns.items()})
-    native = nw.from_native(like, pass_through=True, allow_series=True)
-    if isinstance(native, nw.DataFrame | nw.Series) and not isinstance(like, pa.Table | pa.ChunkedArray):
-        return nw.from_arrow(table, backend=native.implementation).to_native()
-    return table
+    if library not in LIBRARIES or library == "pyarrow":
+        return table
+    try:
+        return nw.from_arrow(table, backend=library).to_native()
+    except ImportError:
+        return table
+
+
+def as_arrow(table: Any) -> pa.Table:
+    """Convert a table of any of the `LIBRARIES` to an Arrow table."""
+    return nw.from_native(table).to_arrow()
 
 
 def named_arrays(table: Any) -> dict[str, np.ndarray[Any, Any]]:
@@ -164,7 +203,7 @@ def _arrow(values: Any, name: str, numbers_mix: bool) -> pa.Array:
     if isinstance(values, pa.ChunkedArray):
         return values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
     # A pandas Categorical is not a series, and NumPy would drop its categories.
-    if isinstance(values, pa.Array | np.ma.MaskedArray) or type(values).__name__ == "Categorical":
+    if isinstance(values, pa.Array | np.ma.MaskedArray) or type(values).__name__ in ("Categorical", "CategoricalIndex"):
         return pa.array(values)
     series = nw.from_native(values, series_only=True, pass_through=True)
     if isinstance(series, nw.Series):
@@ -183,7 +222,13 @@ def _arrow(values: Any, name: str, numbers_mix: bool) -> pa.Array:
         return _of_objects(array.tolist(), name, numbers_mix)
     if array.dtype.kind == "c":
         raise InputError(f"{_capital(name)} is complex. Complex data not supported: expected ids or real numbers.")
-    return pa.array(array.astype(array.dtype.newbyteorder("="), copy=False))
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if array.dtype.kind == "U" and len(array):
+        letters = np.ascontiguousarray(array).view(np.uint32).reshape(len(array), -1)
+        if ((letters[:, :-1] == 0) & (letters[:, 1:] != 0)).any():
+            # From an array of NumPy, Arrow would cut a text at a NUL character.
+            return pa.array(array.tolist(), pa.large_string())
+    return pa.array(array)
 
 
 def _of_objects(values: Sequence[Any], name: str, numbers_mix: bool) -> pa.Array:

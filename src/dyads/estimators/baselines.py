@@ -50,7 +50,7 @@ class MMMF(ClassifierMixin, NestedParameters):
 
     Attributes
     ----------
-    classes_ : labels, sorted
+    classes_ : labels, from lowest to highest; the order of text is that of an ordered categorical y
     objective_ : value of the objective at the solution
     n_iter_ : number of iterations
     solver_ : name of the solver
@@ -80,7 +80,7 @@ class MMMF(ClassifierMixin, NestedParameters):
             expected = "a whole number" if kind is numbers.Integral else "a finite number"
             if not isinstance(value, kind) or not is_number(value) or value < least:
                 raise InputError(f"Got {name}={value!r}: expected {expected}, at least {least}.")
-        seen = read_observations(X, y, sample_weight)
+        seen = read_observations(X, y, sample_weight, ordered=True)
         if any(seen.dyads.side.widths):
             raise InputError(
                 "X has more than two columns, and MMMF takes no features: expected only row ids and column ids."
@@ -154,7 +154,7 @@ class Marginals(ClassifierMixin, BaseEstimator):
         """Count the labels of the dyads."""
         if self.of not in ("all", "row", "col"):
             raise unknown_name("of", self.of, ("all", "row", "col"))
-        self._seen = read_observations(X, y, None)
+        self._seen = read_observations(X, y, None, ordered=self.ordered)
         self.classes_ = self._seen.classes
         self._counts = LabelCounts.of(self._seen.dyads)
         return self

@@ -66,6 +66,8 @@ class LFLClassifier(_Nominal):
     reference : label, None or "auto", default "auto"
         Reference label, whose weights are fixed at zero: by default the first of two labels, and no label if there are
         three or more. With None every label has weights.
+    order : list of labels, default None
+        Labels that are text, from lowest to highest, for `LFLOrdinal`; on the command line, separated by commas.
     bias : bool, default True
         Whether rows and columns have biases. The label bias is always included.
     id_columns : names of columns, default the first two of X
@@ -103,7 +105,8 @@ class LFLClassifier(_Nominal):
 
     Attributes
     ----------
-    classes_ : labels, sorted
+    classes_ : labels, sorted; those of `LFLOrdinal` that are text come from lowest to highest
+    library_ : dataframe library of X in the fit, in which tables are returned, such as "pandas"; None for others
     row_ids_, col_ids_ : ids, in order of first appearance; ids with features but no labels come last
     row_factors_, col_factors_ : (n, n_labels, rank) latent weights; (n, n_terms, rank) if labels share them
     parts_ : dict of all learnt parameters: biases, latent weights, label or relation weights
@@ -143,8 +146,11 @@ class LFLOrdinal(LFL):
     zero, see `dyads.Absolute`); "squared", (y - E y)^2; and "hinge", the all-threshold hinge of maximum-margin matrix
     factorisation. They train only the mean, so their probabilities are not calibrated.
 
-    Labels are numbers, or strings, which get the values 0, 1, ... in sorted order. Map labels such as "low", "medium",
-    "high" to numbers first.
+    Labels are numbers, ordered by their values, or text, whose order must be given: as ``order=["low", "medium",
+    "high"]``, or by y itself if it is an ordered categorical (of pandas with ``ordered=True``, an Enum of polars, or an
+    Arrow dictionary array with ``ordered=True``). Text labels get the values 0, 1, ... in that order, which is also the
+    order of `classes_`; labels of the order that do not occur in y are dropped. (scikit-learn's own metrics of
+    probabilities, such as the scorer "neg_log_loss", expect sorted classes: with text labels use `dyads.metrics`.)
 
     `predict` returns the median label for the losses "log" and "brier", and the label nearest the mean for the others.
     `predict_mean` returns the expected value. `score` is the negative mean absolute error of `predict`.
@@ -157,9 +163,12 @@ class LFLOrdinal(LFL):
         """Expected value of the label (n,)."""
         return self.predictions(X, row_features=row_features, col_features=col_features).mean
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(
+        self, X: Any, y: Any, sample_weight: Any = None, *, row_features: Any = None, col_features: Any = None
+    ) -> float:
         """Negative mean absolute error of `predict`; greater is better."""
-        truth, predicted = (values_of(labels, self.classes_) for labels in (read_labels(y), self.predict(X)))
+        labels = self.predict(X, row_features=row_features, col_features=col_features)
+        truth, predicted = (values_of(part, self.classes_) for part in (read_labels(y), labels))
         return -mean_absolute_error(truth, predicted, sample_weight)
 
     def decide(self, proba: Array) -> Array:

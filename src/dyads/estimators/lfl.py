@@ -24,7 +24,7 @@ from dyads.data.observations import (
     read_observations,
     wanted_columns,
 )
-from dyads.data.tables import column_name
+from dyads.data.tables import column_name, library_of
 from dyads.engine import Engine, Problem
 from dyads.errors import (
     DivergenceError,
@@ -77,6 +77,7 @@ class LFL(Predictor):
         structure: str | None = None,
         n_terms: int | None = None,
         reference: Any = "auto",
+        order: Sequence[str] | None = None,
         bias: bool = True,
         id_columns: Sequence[Any] | None = None,
         features: SideInformation | None = None,
@@ -96,6 +97,7 @@ class LFL(Predictor):
         self.structure = structure
         self.n_terms = n_terms
         self.reference = reference
+        self.order = order
         self.bias = bias
         self.id_columns = id_columns
         self.features = features
@@ -183,6 +185,7 @@ class LFL(Predictor):
         best = ends[0]
         self.record_ = Record(parts=parts, known=known, draws=tuple(learnt))
         self.columns_ = observed.columns
+        self.library_ = library_of(X)
         self.n_features_in_ = len(observed.columns)
         self.n_iter_ = best.n_iter
         self.converged_ = all(end.ended == "tolerance" for end in ends)
@@ -264,7 +267,10 @@ class LFL(Predictor):
         settings = features_of(self.features)
         side = SideTables(_features(settings.row), _features(settings.col), settings.implicit, seen)
         wanted = wanted_columns(self.id_columns, self._n_id_columns)
-        observed = read_observations(X, y, sample_weight, wanted, one_set=one_set, side=side, classes=classes)
+        observed = read_observations(
+            X, y, sample_weight, wanted, one_set=one_set, side=side, classes=classes,
+            ordered=self._ordered, order=self.order,
+        )  # fmt: skip
         if not any(observed.dyads.side.widths) and settings.training != "joint":
             raise InputError(
                 f"SideInformation got training={settings.training!r}, but there are no features: expected row, col, "
@@ -422,6 +428,7 @@ class LFL(Predictor):
                 "expected a fit with n_models=1 and a solver that minimises. Use fit."
             )
         if record is None:
+            self.library_ = library_of(X)
             more = self._read(X, y, sample_weight, classes=classes)
             before, start, n_iter, trace = None, None, 0, {}
             parts, known = self._untrained(more)

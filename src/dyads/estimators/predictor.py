@@ -14,12 +14,12 @@ from sklearn.exceptions import DataConversionWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from dyads.data.codes import Codes, label_codes, numeric_values, read_labels, to_numpy
+from dyads.data.codes import Codes, Vocabulary, label_codes, numeric_values, read_labels, to_numpy
 from dyads.data.features import Features
 from dyads.data.observations import read_dyads, read_ids, read_pairs, read_weight
-from dyads.data.tables import read_column, table_like
+from dyads.data.tables import LIBRARIES, library_of, read_column, table_of
 from dyads.engine import Engine
-from dyads.errors import InputError, UnknownIdError, UnknownIdWarning, caller_level, unknown_name
+from dyads.errors import InputError, UnknownIdError, UnknownIdWarning, caller_level, shortened, unknown_name
 from dyads.estimators.settings import (
     UNKNOWN_POLICIES,
     NestedParameters,
@@ -48,6 +48,7 @@ Array = np.ndarray[Any, Any]
 
 SAVED: dict[str, Callable[[Any], bool]] = {
     "columns_": lambda value: is_list(value, str) and len(set(value)) == len(value),
+    "library_": lambda value: value is None or (type(value) is str and value in LIBRARIES),
     "n_features_in_": is_count,
     "n_iter_": is_count,
     "converged_": lambda value: type(value) is bool,
@@ -77,6 +78,7 @@ class Predictor(ClassifierMixin, NestedParameters):
     _ordered = False
     record_: Record
     columns_: list[str]
+    library_: str | None
     unknown: str
     engine: str | Engine
 
@@ -245,7 +247,8 @@ class Predictor(ClassifierMixin, NestedParameters):
             )
         if np.isnan(proba).any():
             raise UnknownIdError(
-                "Some dyads have unknown ids and NaN probabilities: expected known ids. Drop these dyads."
+                f"{int(np.isnan(proba).any(axis=1).sum()):,} of {len(proba):,} dyads have unknown ids and NaN "
+                "probabilities: expected known ids. Drop these dyads, or set unknown='prior'."
             )
         return proba, label, weight
 
@@ -303,7 +306,7 @@ class Predictor(ClassifierMixin, NestedParameters):
     def explain(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Any:
         """Decompose the log-odds of each label into additive parts, which sum exactly to `log_odds`.
 
-        Returns a tidy table of the type of X (an Arrow table if X is not a dataframe). Its columns are dyad (the
+        Returns a tidy table of the library of the fit (`library_`; if that is None, of X). Its columns are dyad (the
         position in X), the ids under their own names, label, part and value. An id column whose name clashes with
         another column gets the prefix "id_".
 
@@ -320,7 +323,8 @@ class Predictor(ClassifierMixin, NestedParameters):
         parts = explain(record, codes, features, self._engine)
         n_labels, names = len(record.known.classes), [vocabulary.name for vocabulary in record.known.vocabularies]
         dyad = np.repeat(parts.dyad, n_labels)
-        ids = (column.take(pa.array(dyad)) for column in read_ids(X, names, self.columns_))
+        read = zip(record.known.vocabularies, read_ids(X, names, self.columns_), strict=True)
+        ids = (vocabulary.typed(column).take(pa.array(dyad)) for vocabulary, column in read)
         columns = {
             "dyad": dyad,
             **dict(zip(_beside(names, EXPLAINED), ids, strict=True)),
@@ -328,7 +332,11 @@ class Predictor(ClassifierMixin, NestedParameters):
             "part": np.repeat(parts.name, n_labels),
             "value": parts.value.ravel(),
         }
-        return table_like(columns, X)
+        return self._table(columns, X)
+
+    def _table(self, columns: dict[str, Any], argument: Any) -> Any:
+        """A table of the library of the fit; if X was not a dataframe there, of the library of an argument."""
+        return table_of(columns, self.library_ or library_of(argument))
 
     def recommend(
         self,
@@ -348,20 +356,20 @@ class Predictor(ClassifierMixin, NestedParameters):
         The ranking is exact, uses uncalibrated probabilities, and takes memory that does not grow with the number of
         pairs. Rows and columns without labels take a few hundred times longer, since they are averaged over.
 
-        The table is of the type of `rows` (an Arrow table if that is not a dataframe or series). Its id columns, and
-        the relation if there are several, have the names of the table of the fit, so that it can be passed to
+        The table is of the library of the fit (`library_`; if that is None, of `rows`). Its id columns, and the
+        relation if there are several, have the names of the table of the fit, so that it can be passed to
         `predict_proba` as it is. An id column named "rank" or "value" gets the prefix "id_".
 
         Parameters
         ----------
-        rows : row ids
+        rows : row ids, or one row id
             Unknown ids are treated as under ``unknown="prior"``, with a warning, or raise an error under "raise".
         n : int, default 10
             Number of columns per row.
         by : "mean", "thompson" or a label, default "mean"
-            What to rank by. "mean": the expected value of numeric labels. A label: its probability. "thompson":
-            Thompson sampling, the expected value under one random posterior draw per row, which recommends a column
-            with the probability that it is the best.
+            What to rank by. "mean": the expected value of numeric or ordered labels. A label: its probability.
+            "thompson": Thompson sampling, the expected value under one random posterior draw per row, which recommends
+            a column with the probability that it is the best.
         exclude : table of pairs (row id, column id), default None
             Pairs to leave out, such as those seen in training. With several relations, and if the table has the column
             of relations, only the pairs of `relation`.
@@ -373,7 +381,8 @@ class Predictor(ClassifierMixin, NestedParameters):
         random_state : int, RandomState or None, default None
             Seed of Thompson sampling.
         """
-        record, codes, row_ids, chosen = self._offered(rows, n, candidates, row_features, col_features)
+        listed = [rows] if isinstance(rows, str | bytes) or not hasattr(rows, "__len__") else rows
+        record, codes, row_ids, chosen = self._offered(listed, n, candidates, row_features, col_features)
         kind = self._relation_code(relation)
         pairs = self._excluded(record, codes, exclude, kind)
         wanted = Wanted(codes, chosen, min(int(n), len(chosen)), self._worth(by), pairs, kind)
@@ -381,7 +390,7 @@ class Predictor(ClassifierMixin, NestedParameters):
             best = thompson(record.models, wanted, self._engine, check_random_state(random_state))
         else:
             best = recommend(record.models, wanted, self._engine)
-        return table_like(
+        return self._table(
             _ranked(record, row_ids.take(pa.array(best.row)), best.col, kind, best.value, best.rank), rows
         )
 
@@ -409,7 +418,7 @@ class Predictor(ClassifierMixin, NestedParameters):
         chosen = np.setdiff1d(chosen, cols[(rows == codes[0]) & (rows >= 0)])
         best, gain = ask(record, int(codes[0]), chosen, int(n), kind, self._engine)
         repeated = row_ids.take(pa.array(np.zeros(len(best), np.int64)))
-        return table_like(_ranked(record, repeated, best, kind, gain, np.arange(1, len(best) + 1)), row)
+        return self._table(_ranked(record, repeated, best, kind, gain, np.arange(1, len(best) + 1)), row)
 
     def _offered(
         self, rows: Any, n: Any, candidates: Any, row_features: Any, col_features: Any
@@ -425,12 +434,11 @@ class Predictor(ClassifierMixin, NestedParameters):
             )
         if not isinstance(n, numbers.Integral) or n < 1:
             raise InputError(f"Got n={n!r}: expected a whole number, at least 1.")
-        row_ids = read_column(rows, "the column of row ids")
+        row_ids = known.rows.ids.typed(read_column(rows, "the column of row ids"))
         codes, chosen = known.rows.ids.encode(row_ids), np.arange(len(known.cols))
         if candidates is not None:
-            chosen = np.unique(known.cols.ids.encode(read_column(candidates, "the column of candidates")))
-            if (chosen < 0).any():
-                raise UnknownIdError("Some candidates are unknown to the model: expected known column ids. Drop them.")
+            offered = read_column(candidates, "the column of candidates")
+            chosen = np.unique(self._known_codes(known.cols.ids, offered, "candidates"))
         if (codes < 0).any():
             message = f"Of {len(codes)} rows, {int((codes < 0).sum())} were not seen in training"
             if self.unknown == "raise":
@@ -438,6 +446,17 @@ class Predictor(ClassifierMixin, NestedParameters):
             treated = "their values are averaged over the rows seen in training"
             warnings.warn(f"{message}: {treated}.", UnknownIdWarning, stacklevel=caller_level())
         return record, codes, row_ids, chosen
+
+    def _known_codes(self, vocabulary: Vocabulary, ids: pa.Array, what: str) -> Codes:
+        """The codes of ids that must be known."""
+        codes = vocabulary.encode(ids)
+        if (codes < 0).any():
+            unknown = ids.filter(pa.array(codes < 0)).to_pylist()
+            raise UnknownIdError(
+                f"Of {len(codes):,} {what}, {len(unknown):,} were not seen in training ({shortened(unknown)}): "
+                "expected known ids. Drop them."
+            )
+        return codes
 
     def _excluded(self, record: Record, codes: Codes, exclude: Any, kind: int) -> tuple[Codes, Codes]:
         """Codes of the pairs to leave out; of one relation, if the table has a column of relations.
@@ -466,8 +485,8 @@ class Predictor(ClassifierMixin, NestedParameters):
             return np.asarray(matches, np.float64)
         if not (isinstance(by, str) and by in ("mean", "thompson")):
             raise InputError(f"by={by!r} is not a label: expected 'mean', 'thompson' or one of {classes.tolist()}.")
-        if classes.dtype.kind not in "biuf":
-            raise InputError(f"by={by!r} needs numeric labels: expected a label to rank by, one of {classes.tolist()}.")
+        if classes.dtype.kind not in "biuf" and not self._ordered:
+            raise InputError(f"by={by!r} needs ordered labels: expected a label to rank by, one of {classes.tolist()}.")
         if by == "thompson" and not self.record_.is_posterior:
             raise InputError("by='thompson' needs posterior draws: expected a model fitted with solver='gibbs'.")
         return numeric_values(classes)
@@ -503,15 +522,18 @@ class Predictor(ClassifierMixin, NestedParameters):
         """Code of the label to predict (n,): the most probable one."""
         return mode(proba)
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+    def score(
+        self, X: Any, y: Any, sample_weight: Any = None, *, row_features: Any = None, col_features: Any = None
+    ) -> float:
         """Accuracy of `predict`, the share of labels predicted correctly."""
-        return accuracy(read_labels(y), self.predict(X), sample_weight)
+        predicted = self.predict(X, row_features=row_features, col_features=col_features)
+        return accuracy(read_labels(y), predicted, sample_weight)
 
     # -------------------------------------------------------------------------------------------------- attributes
 
     @property
     def classes_(self) -> Array:
-        """Labels (n_labels,), sorted."""
+        """Labels (n_labels,): sorted, but ordered labels that are text come from lowest to highest."""
         return _read_only(self._record().known.classes)
 
     @property
@@ -562,11 +584,7 @@ class Predictor(ClassifierMixin, NestedParameters):
             raise unknown_name("side", side, ("row", "col"))
         known = self.record_.known
         entities = known.rows if side == "row" else known.cols
-        codes = entities.ids.encode(read_column(ids, "the column of ids"))
-        if (codes < 0).any():
-            raise UnknownIdError(
-                f"{int((codes < 0).sum())} of {len(codes)} ids were not seen in training: expected known ids."
-            )
+        codes = self._known_codes(entities.ids, read_column(ids, "the column of ids"), "ids")
         return self.record_.models[0].embed(codes, side)
 
     @property

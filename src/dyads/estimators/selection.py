@@ -18,11 +18,11 @@ from sklearn.model_selection import check_cv
 from sklearn.utils.validation import check_is_fitted
 
 from dyads import metrics
-from dyads.data.codes import numeric_values, read_labels, values_of
+from dyads.data.codes import numeric_values, read_labels, text_order, values_of
 from dyads.data.features import SideInformation
 from dyads.data.observations import read_weight
 from dyads.data.split import RandomCells
-from dyads.data.tables import named_values, read_column, read_feature, table_like
+from dyads.data.tables import library_of, named_values, read_column, read_feature, table_of
 from dyads.engine import Engine
 from dyads.errors import InputError, NotConvergedWarning, UnknownIdWarning, VanishedWarning
 from dyads.estimators.kinds import LFLClassifier, LFLOrdinal
@@ -71,14 +71,15 @@ def evaluate(
     Columns: regime ("known", "new row", "new column", "both new" or "all"), predictor ("model", "all labels", and
     "labels by " with the name of each id column), n (dyads), log_loss, brier_score, classwise_ece, auc (NaN if all
     labels are the same), accuracy; and for ordered labels mean_absolute_error, of the predicted label, and
-    root_mean_squared_error, of the mean. The table is of the type of X (an Arrow table if X is not a dataframe).
+    root_mean_squared_error, of the mean. Without dyads, the metrics are NaN. The table is of the library of the
+    model's fit (if that is not known, of X; otherwise an Arrow table).
 
     `model` : any fitted model with `predict_proba`, `predict` and `classes_`; without methods `support` and
     `marginals`, as of models of other libraries, the table has only the regime "all" and the predictor "model".
     `row_features`, `col_features` : as for `predict_proba`.
     """
     predictors = predictors_of(model, X, row_features, col_features)
-    return table_like(by_regime(predictors, y, sample_weight, ordered=hasattr(model, "predict_mean")), X)
+    return _table(by_regime(predictors, y, sample_weight, ordered=hasattr(model, "predict_mean")), model, X)
 
 
 def predictors_of(model: Any, X: Any, row_features: Any = None, col_features: Any = None) -> dict[str, Predictions]:
@@ -88,6 +89,11 @@ def predictors_of(model: Any, X: Any, row_features: Any = None, col_features: An
         warnings.simplefilter("ignore", UnknownIdWarning)
         predictions = predictions_of(model, X, row_features, col_features)
     return {"model": predictions} | (model.marginals(X) if hasattr(model, "marginals") else {})
+
+
+def _table(columns: Mapping[str, Any], model: Any, X: Any) -> Any:
+    """A table of the library of the model's fit; if it has none, of the library of X."""
+    return table_of(columns, getattr(model, "library_", None) or library_of(X))
 
 
 def by_regime(
@@ -105,7 +111,8 @@ def by_regime(
     columns: dict[str, list[Any]] = {}
     of_all: dict[str, dict[str, float]] = {}
     for regime, chosen in regimes.items():
-        for predictor, predictions in predictors.items() if chosen.any() else ():
+        # The regime "all" is there even if there are no dyads.
+        for predictor, predictions in predictors.items() if chosen.any() or regime == "all" else ():
             # If all dyads are of one regime, they are judged once.
             figures = of_all.get(predictor) or _figures(predictions, truth, weight, chosen, ordered)
             if chosen.all():
@@ -133,15 +140,20 @@ def turned(columns: Mapping[str, Sequence[Any]]) -> dict[str, tuple[int, dict[st
     return {"all": everything} | {regime: part for regime, part in tables.items() if part[0] < everything[0]}
 
 
+JUDGED = ("log_loss", "brier_score", "classwise_ece", "auc", "accuracy")
+"""Metrics of `evaluate` for all labels, by the names of their functions; the first three take probabilities."""
+
+
 def _figures(
     predictions: Predictions, truth: Array, weight: Array | None, chosen: Array, ordered: bool
 ) -> dict[str, float]:
     """The metrics of `evaluate` on the `chosen` dyads, by name (keys of `metrics.TITLES`)."""
     classes, y, proba = predictions.classes, truth[chosen], predictions.proba[chosen]
     labels, share = predictions.labels[chosen], None if weight is None else weight[chosen]
-    figures = {
-        name: getattr(metrics, name)(y, proba, classes, share) for name in ("log_loss", "brier_score", "classwise_ece")
-    }
+    if not len(y):
+        names = [*JUDGED, *(("mean_absolute_error", "root_mean_squared_error") if ordered else ())]
+        return dict.fromkeys(names, np.nan)
+    figures = {name: getattr(metrics, name)(y, proba, classes, share) for name in JUDGED[:3]}
     several = len(np.unique(y)) > 1
     figures["auc"] = metrics.auc(y, proba, classes, sample_weight=share) if several else np.nan
     figures["accuracy"] = metrics.accuracy(y, labels, share)
@@ -209,7 +221,7 @@ def calibration_by_label(model: Any, X: Any, y: Any, sample_weight: Any = None) 
         error = float(np.sum(share * np.abs(confidence - frequency)))
         share_and_ece.append((float(np.sum(share * frequency)), error))
     rate, ece = np.array(share_and_ece).T
-    return table_like({"label": classes, "share": rate, "ece": ece, **parts}, X)
+    return _table({"label": classes, "share": rate, "ece": ece, **parts}, model, X)
 
 
 def calibration_by_support(model: Any, X: Any, y: Any, sample_weight: Any = None) -> Any:
@@ -230,7 +242,7 @@ def calibration_by_support(model: Any, X: Any, y: Any, sample_weight: Any = None
         line |= {name: getattr(metrics, name)(*arguments) for name in ("classwise_ece", "brier_score", "log_loss")}
         for name, value in line.items():
             columns.setdefault(name, []).append(value)
-    return table_like(columns, X)
+    return _table(columns, model, X)
 
 
 def vanishing_l2(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -278,6 +290,7 @@ class _CV(LFL):
         structure: str | None = None,
         n_terms: int | None = None,
         reference: Any = "auto",
+        order: Sequence[str] | None = None,
         bias: bool = True,
         id_columns: Sequence[Any] | None = None,
         features: SideInformation | None = None,
@@ -298,6 +311,7 @@ class _CV(LFL):
             structure=structure,
             n_terms=n_terms,
             reference=reference,
+            order=order,
             bias=bias,
             id_columns=id_columns,
             features=features,
@@ -330,6 +344,8 @@ class _CV(LFL):
             raise InputError("Got warm_start=True: expected False, since a search starts from the data. Leave it out.")
         table = {name: read_feature(values, f"column {name!r}") for name, values in named_values(X).items()}
         labels = read_column(y, "the column of labels", numbers_mix=True)
+        if self._ordered and template.order is None:
+            template.order = text_order(y)
         weight = read_weight(sample_weight)
         if isinstance(self.cv, numbers.Integral):
             cv = RandomCells(int(self.cv), id_columns=template.id_columns)

@@ -125,6 +125,7 @@ def check_choices(estimator: Any, structures: Sequence[str], offers: Mapping[str
         value = getattr(estimator, name)
         if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
             raise InputError(f"Got {name}={value!r}: expected a whole number, at least {least}.")
+    _check_order(estimator)
     seed = estimator.random_state
     if isinstance(seed, numbers.Integral) and not 0 <= int(seed) < 2**32:
         raise InputError(f"Got random_state={seed!r}: expected a seed from 0 to 2**32 - 1, or None.")
@@ -141,6 +142,20 @@ def check_choices(estimator: Any, structures: Sequence[str], offers: Mapping[str
         raise InputError(
             f"n_models={estimator.n_models} is for point estimates, and {type(solver).__name__} averages over draws: "
             "expected n_models=1. Use several chains instead."
+        )
+
+
+def _check_order(estimator: Any) -> None:
+    order = estimator.order
+    if order is None:
+        return
+    if not estimator._ordered:
+        raise InputError(f"order={order!r} is for ordered labels: use LFLOrdinal, or omit it.")
+    labels = list(order) if isinstance(order, Sequence | np.ndarray) and not isinstance(order, str) else []
+    if not all(isinstance(label, str) for label in labels) or not 2 <= len(set(labels)) == len(labels):
+        raise InputError(
+            f"Got order={order!r}: expected a list of distinct labels that are text, from lowest to highest, such as "
+            "['low', 'medium', 'high']."
         )
 
 

@@ -75,7 +75,7 @@ class Known:
 
     Attributes
     ----------
-    classes : (n_labels,) the labels, sorted
+    classes : (n_labels,) the labels, sorted or, if they are ordered text, from lowest to highest
     sets : the entities of each id set: (rows, columns), or (nodes,); `rows` and `cols` are views of these
     col_name : name of the table column of column ids; with one id set, `rows` and `cols` differ in this name only
     relations : the relations seen in training, or None if there is one

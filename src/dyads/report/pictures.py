@@ -39,13 +39,13 @@ def plot_reliability(ax: Any, y: Any, proba: Any, classes: Any, sample_weight: A
             f"proba has shape {np.shape(proba)}: expected {truth.shape}, one line per label of y and one column per "
             "class. For a fitted model, call reliability_from_estimator(ax, model, X, y)."
         )
-    proba = np.asarray(proba, dtype=np.float64)
+    proba, n_bins = np.asarray(proba, dtype=np.float64), max(2, min(BINS, len(truth) // DYADS_PER_BIN))
     ax.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--", label="calibrated")
     for index, label in enumerate(classes):
-        judged = truth[:, index], proba[:, index], sample_weight, max(2, min(BINS, len(truth) // DYADS_PER_BIN))
-        confidence, frequency, _ = reliability(*judged)
+        judged = truth[:, index], proba[:, index], sample_weight
+        confidence, frequency, _ = reliability(*judged, n_bins=n_bins)
         colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index // len(COLOURS) % len(MARKERS)]
-        ax.fill_between(*reliability_band(*judged), color=colour, alpha=0.2, linewidth=0)
+        ax.fill_between(*reliability_band(*judged, n_bins=n_bins), color=colour, alpha=0.2, linewidth=0)
         ax.plot(confidence, frequency, marker=marker, markersize=4, linewidth=1.2, color=colour, label=_text(label))
     ax.set(xlabel="predicted probability", ylabel="observed frequency", xlim=(0, 1), ylim=(0, 1), aspect="equal")
     ax.set_title("Reliability on held-out pairs")

@@ -22,7 +22,7 @@ class Predictions:
 
     Attributes
     ----------
-    classes : (n_labels,) labels, sorted
+    classes : (n_labels,) labels, in the order of the columns of `proba`
     scores : (n, n_labels) before the link and any calibrator; None for a model of another library
     proba : (n, n_labels) probabilities; NaN for unknown ids under ``unknown="nan"``
     support : (n, 2) summed weight of the training labels of the row and of the column; None if the model has no
