@@ -24,6 +24,8 @@ Entries = tuple[Codes, Codes, Floats]
 ABSENT = ("raise", "missing")
 LARGEST = 1e150
 """Numbers of this magnitude or more are refused: their squares, and so their variance, could overflow."""
+MOST_FEATURES = 2**20
+"""Most features of an encoder that is read from a file, unless the file tells their number elsewhere."""
 PER_DAY = {"us": 86_400e6, "ns": 86_400e9}
 
 
@@ -430,7 +432,7 @@ class Encoder:
         return {"matrix": len(self.names), "absent": self.absent}
 
     @classmethod
-    def from_json(cls, value: Any, most: int) -> "Encoder":
+    def from_json(cls, value: Any, most: int = MOST_FEATURES) -> "Encoder":
         """The encoder that `to_json` wrote, checked, with at most `most` features.
 
         A transformer is not restored, so an encoder with one cannot encode.

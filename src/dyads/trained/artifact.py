@@ -15,7 +15,7 @@ from scipy import sparse
 from dyads.data.archive import LARGEST, Contents, Format, column_to_arrays, read_archive, write_archive
 from dyads.data.codes import Vocabulary, numeric_values, to_numpy
 from dyads.data.dyads import LabelCounts
-from dyads.data.features import Encoder
+from dyads.data.features import MOST_FEATURES, Encoder
 from dyads.errors import InputError, ModelFileError
 from dyads.model.loss import LOSSES, Loss
 from dyads.model.objective import L2, SCALINGS
@@ -36,8 +36,7 @@ FLOATS = ("F32", "F64")
 FLOAT_NAMES = {np.dtype(np.float32): "F32", np.dtype(np.float64): "F64"}
 
 MOST_RANK = 2**20
-MOST_FEATURES = 2**20
-"""Largest rank, and number of features of dyads: far beyond use, and small enough to compute sizes with."""
+"""Largest rank: far beyond use, and small enough to compute sizes with."""
 
 MOST_LABEL_BYTES = 2**26
 """Largest size of the labels in memory. NumPy gives every text the length of the longest, which a file need not."""
