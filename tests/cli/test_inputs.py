@@ -299,6 +299,18 @@ def test_small_probabilities_are_not_rounded_to_zero(run, here):
     np.testing.assert_allclose(pd.read_csv("out.csv")[["p_0", "p_1"]], exact, rtol=1e-5)
 
 
+def test_ids_and_labels_keep_all_their_digits(run, here):
+    pairs = pd.DataFrame({"a": np.arange(40) + 1234567.125, "b": 0.1 + np.arange(40) % 3, "y": [1234567.25, 2.5] * 20})
+    dyads.LFLOrdinal(0).fit(pairs[["a", "b"]], pairs["y"]).save("m.dyads")
+    pairs.to_parquet("pairs.parquet")
+    assert run("predict", "m.dyads", "pairs.parquet", "-o", "out.csv")[0] == 0
+    out = pd.read_csv("out.csv", float_precision="round_trip")
+    assert out[["a", "b"]].equals(pairs[["a", "b"]])
+    assert set(out["label"]) <= {1234567.25, 2.5}
+    assert run("recommend", "m.dyads", "-n", 1, "-o", "best.csv")[0] == 0
+    assert set(pd.read_csv("best.csv", float_precision="round_trip")["a"]) == set(pairs["a"])
+
+
 def test_a_fit_that_is_stopped_says_how_to_resume(run, table, monkeypatch):
     options = ("--label", "rating", "--kind", "ordinal", "--rank", 1, "--solver", "gibbs", "--random-state", 0)
     command = ("fit", "pairs.csv", *options, "--checkpoint", "chain", "--solver-sweeps", 4, "-o", "m.dyads", "--force")
