@@ -223,9 +223,9 @@ BAD = {
         "test.csv has no column 'label'.*'user', 'item', 'rating', 'when'.*--label",
     ),
     "missing column of labels of the fit": (
-        ("evaluate", "model.dyads", "texts.csv"),
+        ("evaluate", "model.dyads", "unlabelled.csv"),
         1,
-        "'item' holds 'x'|texts.csv has no column 'rating'.*--label",
+        "unlabelled.csv has no column 'rating'.*--label",
     ),
     "missing column of ids": (
         ("predict", "model.dyads", "users.csv"),
@@ -371,6 +371,7 @@ def test_bad_input_is_one_sentence_and_the_right_code(run, files, monkeypatch, n
     (files / "twice.csv").write_text("user,user,label\na,b,1\n")
     (files / "strange.csv").write_text("user,item,rating\nu1,1,9\n")
     (files / "texts.csv").write_text("user,item\nu1,x\n")
+    (files / "unlabelled.csv").write_text("user,item\nu1,1\n")
     (files / "few.csv").write_text("user,age\nu1,20\n")
     train = pd.read_csv("train.csv")
     dyads.LFLClassifier(rank=0).fit(train[["user", "item"]], train["rating"]).save("nominal.dyads")
