@@ -217,9 +217,10 @@ def test_a_split_has_the_format_of_its_table(run, table, name):
     parts = [f"t-{part}{ending}" for part in ("train", "test")]
     train, test = (read(part) if read else pd.read_csv(part, sep=separator, parse_dates=["day"]) for part in parts)
     assert (len(train), len(test)) == (96, 24)
-    assert pd.concat([train, test]).sort_values(["user", "item"]).equals(table.sort_values(["user", "item"])) or (
-        set(map(tuple, pd.concat([train, test]).to_numpy().tolist())) == set(map(tuple, table.to_numpy().tolist()))
+    whole, expected = (
+        part.sort_values(["user", "item"], ignore_index=True) for part in (pd.concat([train, test]), table)
     )
+    pd.testing.assert_frame_equal(whole, expected, check_dtype=False)
 
 
 def test_whole_rows_or_the_latest_pairs_are_held_out(run, table):
@@ -297,6 +298,18 @@ def test_small_probabilities_are_not_rounded_to_zero(run, here):
     exact = dyads.load("m.dyads").predict_proba(pairs[["a", "b"]])
     assert exact.min() < 1e-6
     np.testing.assert_allclose(pd.read_csv("out.csv")[["p_0", "p_1"]], exact, rtol=1e-5)
+
+
+def test_ids_and_labels_keep_all_their_digits(run, here):
+    pairs = pd.DataFrame({"a": np.arange(40) + 1234567.125, "b": 0.1 + np.arange(40) % 3, "y": [1234567.25, 2.5] * 20})
+    dyads.LFLOrdinal(0).fit(pairs[["a", "b"]], pairs["y"]).save("m.dyads")
+    pairs.to_parquet("pairs.parquet")
+    assert run("predict", "m.dyads", "pairs.parquet", "-o", "out.csv")[0] == 0
+    out = pd.read_csv("out.csv", float_precision="round_trip")
+    assert out[["a", "b"]].equals(pairs[["a", "b"]])
+    assert set(out["label"]) <= {1234567.25, 2.5}
+    assert run("recommend", "m.dyads", "-n", 1, "-o", "best.csv")[0] == 0
+    assert set(pd.read_csv("best.csv", float_precision="round_trip")["a"]) == set(pairs["a"])
 
 
 def test_a_fit_that_is_stopped_says_how_to_resume(run, table, monkeypatch):

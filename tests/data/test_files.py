@@ -255,6 +255,20 @@ def test_a_file_that_cannot_be_read_says_what_to_do(tmp_path, name, content, sen
         read_table(str(tmp_path / name))
 
 
+def test_columns_without_a_name_are_read_as_they_are(tmp_path):
+    (tmp_path / "t.csv").write_text("# CR\r# LF\nuser,item,,\nann,7,,x\n")
+    with pytest.warns(DialectWarning, match="after 2 comment lines"):
+        table = read_table(str(tmp_path / "t.csv"), lambda names: dict.fromkeys(names, pa.string()))
+    assert table.column_names == ["user", "item", "", ""]
+    assert [column[0].as_py() for column in table.columns] == ["ann", "7", None, "x"]
+
+
+def test_a_file_in_another_encoding_than_was_told_is_refused(tmp_path):
+    (tmp_path / "t.csv").write_text("user,item\nann,7\n")
+    with pytest.raises(InputError, match="t.csv is not encoded in UTF-16"):
+        read_table(str(tmp_path / "t.csv"), dialect=Dialect(encoding="utf-16"))
+
+
 def test_a_file_that_is_cut_off_is_named(tmp_path):
     packed = gzip.compress(b"user,item\n" + b"".join(b"%d,%d\n" % (i, i * i) for i in range(50_000)))
     (tmp_path / "cut.csv.gz").write_bytes(packed[: len(packed) // 2])

@@ -29,12 +29,15 @@ ColColumn = Annotated[
 ]
 Label = Annotated[
     str | None,
-    typer.Option("--label", help="Column of labels [default: that of the fit, else label, without a header 3]."),
+    typer.Option(
+        "--label", help="Column of labels [default: as in the fit of the model, if any; label; without a header 3]."
+    ),
 ]
 Weight = Annotated[
     str | None,
     typer.Option(
-        "--weight", help="Column of weights; a pair of weight 2 counts twice [default: that of the fit, if any]."
+        "--weight",
+        help="Column of weights; a pair of weight 2 counts twice [default: as in the fit of the model, if any].",
     ),
 ]
 RowFeatures = Annotated[str | None, typer.Option("--row-features", help="Table of row features, keyed by id.")]
@@ -230,8 +233,8 @@ def split(
         raise Usage("--time and --by time require each other: give both or neither.")
     if row is not None and by != "row":
         raise Usage("--row is for --by row: give both or neither.")
-    if data == "-":
-        raise Usage("Standard input cannot be split: give the name of a file.")
+    if data == "-" or (os.path.exists(data) and not os.path.isfile(data)):
+        raise Usage(f"{data} cannot be split, since it is read twice: give the name of a file.")
     root, suffix = os.path.splitext(data.removesuffix(".gz"))
     outputs = [train_output or f"{root}-train{suffix}", test_output or f"{root}-test{suffix}"]
     for output, other in zip(outputs, reversed(outputs), strict=True):

@@ -5,7 +5,7 @@ import dataclasses
 import shlex
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -161,8 +161,9 @@ def fit(
         try:
             table, ids = read_pairs(data, row, col, [label, weight, relation, *(feature or [])])
         except InputError as error:
-            hint = f"has no column {label!r}" in str(error) and kind == "link"
-            raise (InputError(f"{error} {NO_NON_LINKS}") if hint else error) from error
+            if kind == "link" and f"has no column {label!r}" in str(error):
+                raise InputError(f"{error} {NO_NON_LINKS}") from error
+            raise
         tell_label(given, label)
         X = table.select([*ids, *([relation] if relation else []), *(feature or [])])
         y, sample_weight = table[label], weights_of(table, weight)
@@ -260,7 +261,8 @@ def predict(
     with console.warned():
         batches = read_batches(data, types_of(model), model.columns_, given_dialect())
     kept = names_of(model)
-    taken = {*Given, *(f"p_{label}" for label in model.classes_)} & set(kept)
+    probabilities = [f"p_{label}" for label in model.classes_]
+    taken = {*Given, *probabilities} & set(kept)
     if taken:
         raise InputError(f"The id column {taken.pop()!r} has the name of an output column: rename it and fit again.")
     values = numeric_values(model.classes_)
@@ -273,7 +275,7 @@ def predict(
             predictions = model.predictions(batch.select(model.columns_), **features)
             proba, columns = predictions.proba, {name: batch[name] for name in kept}
             if "proba" in outputs:
-                columns |= {f"p_{label}": proba[:, code] for code, label in enumerate(model.classes_)}
+                columns |= dict(zip(probabilities, proba.T, strict=True))
             if "label" in outputs:
                 columns["label"] = _label_column(model.classes_, predictions.codes)
             for name, decide in decisions.items():
@@ -281,7 +283,8 @@ def predict(
                     columns[name] = _label_column(model.classes_, predictions.codes_by(decide))
             if "mean" in outputs:
                 columns["mean"] = proba @ values
-            write(_shortened(pa.table(columns), output))
+            numbers = [name for name in columns if name in probabilities or name == "mean"]
+            write(_shortened(pa.table(columns), output, numbers))
             done += batch.num_rows
             unknown += int((predictions.least_support == 0).sum())
             update(done, None, f"{done:,} pairs")
@@ -607,20 +610,20 @@ def _labelled_links(
     return pa.table(dict(zip(ids, pairs.X.values(), strict=True))), pa.chunked_array([pairs.y]), pairs.weight
 
 
-def _shortened(table: Any, output: str) -> Any:
-    """A table whose numbers have at most `DIGITS` significant digits, if it is written as text."""
+def _shortened(table: Any, output: str, names: Sequence[str] = ("value",)) -> Any:
+    """A table whose columns `names` have at most `DIGITS` significant digits, if it is written as text."""
     import pyarrow as pa
 
     if format_of(output) not in DELIMITERS:
         return table
-    for place, field in enumerate(table.schema):
-        if pa.types.is_floating(field.type):
-            values = table[field.name].to_numpy()
-            size = np.abs(values, where=np.isfinite(values), out=np.zeros_like(values))
-            # Powers of ten up to 22 are exact, so that the quotient is the number nearest to the decimal.
-            places = np.clip(DIGITS - 1 - np.floor(np.log10(size, where=size > 0, out=np.zeros_like(size))), 0, 22)
-            short = np.rint(values * 10**places) / 10**places
-            table = table.set_column(place, field.name, pa.array(np.where(size > 1e-16, short, values)))
+    for name in names:
+        values = table[name].to_numpy()
+        size = np.abs(values, where=np.isfinite(values), out=np.zeros_like(values))
+        # Powers of ten up to 22 are exact, so that the quotient is the number nearest to the decimal.
+        places = np.clip(DIGITS - 1 - np.floor(np.log10(size, where=size > 0, out=np.zeros_like(size))), 0, 22)
+        short = np.rint(values * 10**places) / 10**places
+        column = pa.array(np.where(size > 1e-16, short, values))
+        table = table.set_column(table.column_names.index(name), name, column)
     return table
 
 

@@ -62,7 +62,8 @@ UNIT = "\x1f"
 """ASCII's unit separator, which stands for a separator of several characters: Arrow's parser takes one character."""
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-COMMENTS = re.compile(r"(#( [^\n]*)?\r?\n)+")
+LINE_BREAK = r"(?:\r\n|\r|\n)"
+COMMENTS = re.compile(rf"(#( [^\r\n]*)?{LINE_BREAK})+")
 BYTE_ORDER_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -301,7 +302,7 @@ class _Source:
             raise self._unknown_format()
         try:
             text = codecs.getincrementaldecoder(encoding)().decode(self._head, final=len(self._head) < HEAD)
-        except UnicodeDecodeError as error:
+        except UnicodeError as error:
             raise _wrong_encoding(self.path, encoding) from error
         text = text.removeprefix("\ufeff")
         comments = COMMENTS.match(text)
@@ -319,7 +320,7 @@ class _Source:
                 f"The first line of {_named(self.path)} looks like data ({shown}): expected the names of the columns. "
                 "Pass --no-header if there are none, or --header if these are names."
             )
-        n_comments = comments.group().count("\n") if comments else 0
+        n_comments = len(re.findall(LINE_BREAK, comments.group())) if comments else 0
         told = [f"text separated by {SEPARATORS.get(separator, repr(separator))}"]
         told += [f"encoded in {encoding}"] if sixteen and not dialect.encoding else []
         told += [f"after {n_comments} comment line{'s'[: n_comments > 1]}"] if n_comments else []
@@ -536,7 +537,7 @@ def _with(table: pa.Table, types: Types) -> pa.Table:
     """Cast columns that were read as text to their types."""
     for place, name in enumerate(table.column_names):
         if name in types:
-            table = table.set_column(place, name, _as_type(table[name], types[name], name))
+            table = table.set_column(place, name, _as_type(table.column(place), types[name], name))
     return table
 
 
@@ -579,11 +580,11 @@ def _reading(path: str) -> Iterator[None]:
         raise InputError(f"There is no file {path}: expected a table. Check the path.") from None
     except IsADirectoryError:
         raise InputError(f"{path} is a folder: expected a file. Name a file in it.") from None
-    except (pa.ArrowException, UnicodeDecodeError) as error:
+    except (pa.ArrowException, UnicodeError) as error:
         reason = " ".join(str(error).split())
         if "Empty CSV" in reason or "Cannot read empty" in reason:
             raise InputError(f"{_named(path)} is empty: expected a header and lines of data.") from error
-        if "invalid UTF8" in reason or isinstance(error, UnicodeDecodeError):
+        if "invalid UTF8" in reason or isinstance(error, UnicodeError):
             raise _wrong_encoding(path, getattr(error, "encoding", UTF8[0])) from error
         kind = _format_by_suffix(path) or "a table"
         raise InputError(f"{_named(path)} cannot be read as {kind} ({reason}). Repair or convert the file.") from error
