@@ -161,10 +161,9 @@ FILE, STUDY = "fields by the names under which a file holds them", "what a file 
 GIVEN = "the tables of features that were given, and no others"
 MAPPINGS_IN_CALLS = {
     ("trained/artifact.py", "Parts"): FILE,
-    ("trained/artifact.py", "Population"): FILE,
     ("trained/artifact.py", "kind"): FILE,
     ("engine/compiled.py", "njit"): "the options all kernels are compiled with",
-    ("estimators/kinds.py", "ESTIMATORS"): FILE,
+    ("estimators/kinds.py", "kind"): FILE,
     ("paper/experiment.py", "Case"): STUDY,
     ("paper/experiment.py", "Experiment"): STUDY,
     ("paper/experiment.py", "Method"): STUDY,
