@@ -450,7 +450,7 @@ def describe(
         title = f"Checked on {held:,} held-out pairs of {pairs:,}"
         console.show({"predictor": list(log_loss), "log-loss": list(log_loss.values())}, title)
     elif examined.advice is not None:
-        typer.echo("Nothing was checked: there are too few pairs to hold some out.")
+        typer.echo("Nothing was checked: there are too few pairs, or too few of each label, to hold some out.")
     if examined.advice is not None:
         named = " ".join(shlex.quote(word) for word in (data, "--row", ids[0], "--col", ids[1], "--label", label))
         typer.echo(f"Start with: dyads fit {named} {examined.advice} -o model.dyads")
