@@ -45,13 +45,13 @@ def test_what_is_not_clearly_better_than_the_defaults_is_not_advised(monkeypatch
     assert examined.advice == "--kind nominal"
 
 
-def test_a_large_table_is_checked_on_some_rows_and_never_advised_a_stronger_penalty(monkeypatch):
+def test_a_large_table_is_checked_on_some_rows_and_gets_the_defaults(monkeypatch):
     monkeypatch.setattr(doctor, "LARGE", 2000)
     monkeypatch.setattr(doctor, "SAMPLE", 1200)
     X, y = table()
     examined = doctor.examine(X, y)
     assert 300 < examined.checked["pairs"] < 500
-    assert list(examined.checked["log_loss"])[:2] == ["defaults", "--l2 2"]
+    assert list(examined.checked["log_loss"])[:2] == ["defaults", "all labels"]
     assert examined.advice == "--kind ordinal"
     assert examined.facts["pairs"] == 900
 

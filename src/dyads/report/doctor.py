@@ -227,13 +227,13 @@ class _Trial:
     def search(self) -> str:
         """The options of the candidate of least loss, if it clearly beats the defaults; otherwise "".
 
-        Penalties are tried in steps from the default, weaker ones first, for as long as the loss falls. A sample has
-        fewer labels per column than the table, and so wants stronger penalties than the table does: on a sample only
-        weaker ones are tried.
+        Penalties are tried in steps from the default, weaker ones first, for as long as the loss falls. The best one
+        for a sample, which has fewer labels per column, may be worse than the default for the table, in either
+        direction: on a sample only the defaults are judged.
         """
         self._judge("", {})
         best = ""
-        for factor in (1 / STEP,) if self.is_sample else (1 / STEP, STEP):
+        for factor in () if self.is_sample else (1 / STEP, STEP):
             for step in range(1, MAX_STEPS + 1):
                 options = self._judge_penalty(float(f"{LATENT * factor**step:.1g}"))
                 if self.losses[options].mean() >= self.losses[best].mean():
