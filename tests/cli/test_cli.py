@@ -544,6 +544,17 @@ def test_a_model_worse_than_label_frequencies_says_so(run, here):
     assert "--cv" not in err, "it was just done"
 
 
+def test_the_summary_of_a_fit_is_of_pairs_that_count(run, here):
+    table = noise().assign(w=1.0)
+    table.loc[0, ["label", "w"]] = [7, 0.0]
+    table.to_csv("weighted.csv", index=False)
+    code, out, err = run("fit", "weighted.csv", "--rank", 0, "--weight", "w", "-o", "w.dyads", "--json")
+    assert code == 0, err
+    assert json.loads(out)["labels"] == [0, 1, 2]
+    expected = dyads.evaluate(dyads.load("w.dyads"), table[["my_user", "item"]][1:], table["label"][1:])["log_loss"]
+    assert json.loads(out)["log-loss on the training pairs"]["model"] == pytest.approx(expected.iloc[-4], abs=1e-4)
+
+
 def test_names_of_files_and_columns_are_shown_as_they_are(run, here):
     noise().to_csv("my_train.csv", index=False)
     _, out, _ = run("describe", "my_train.csv")

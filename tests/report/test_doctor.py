@@ -45,15 +45,30 @@ def test_what_is_not_clearly_better_than_the_defaults_is_not_advised(monkeypatch
     assert examined.advice == "--kind nominal"
 
 
-def test_a_large_table_is_checked_on_some_rows_and_never_advised_a_stronger_penalty(monkeypatch):
+def test_a_large_table_is_checked_on_some_rows_and_gets_the_defaults(monkeypatch):
     monkeypatch.setattr(doctor, "LARGE", 2000)
     monkeypatch.setattr(doctor, "SAMPLE", 1200)
     X, y = table()
     examined = doctor.examine(X, y)
     assert 300 < examined.checked["pairs"] < 500
-    assert list(examined.checked["log_loss"])[:2] == ["defaults", "--l2 2"]
+    assert list(examined.checked["log_loss"])[:2] == ["defaults", "all labels"]
     assert examined.advice == "--kind ordinal"
     assert examined.facts["pairs"] == 900
+
+
+def test_labels_of_one_pair_each_leave_nothing_to_judge_on():
+    examined = doctor.examine({"a": np.arange(90) % 9, "b": np.arange(90) % 7}, [f"n{i}" for i in range(90)])
+    assert (examined.advice, examined.checked) == ("--kind nominal", {})
+
+
+def test_ordered_labels_are_tried_with_their_values(monkeypatch):
+    tried = []
+    monkeypatch.setattr(doctor._Trial, "search", lambda self: tried.append(np.unique(self.y).tolist()) or "")
+    monkeypatch.setattr(doctor._Trial, "shortfall", lambda self: [])
+    monkeypatch.setattr(doctor._Trial, "figures", lambda self: {})
+    X, y = table()
+    doctor.examine(X, np.array([0, 1, 2, 10])[y])
+    assert tried == [[1, 2, 10]]
 
 
 def test_a_sample_of_a_large_table_has_about_the_size_it_may():
@@ -62,7 +77,9 @@ def test_a_sample_of_a_large_table_has_about_the_size_it_may():
     assert len(trial.y) == pytest.approx(doctor.SAMPLE / 2, rel=0.01)
 
 
-@pytest.mark.parametrize(("n", "labels", "advice"), [(20, 2, "--kind nominal"), (20, 1, None)])
+@pytest.mark.parametrize(
+    ("n", "labels", "advice"), [(2, 2, "--kind nominal"), (20, 2, "--kind nominal"), (20, 1, None)]
+)
 def test_a_table_too_small_to_check_gets_the_defaults_and_one_label_nothing(n, labels, advice):
     examined = doctor.examine({"a": np.arange(n) % 5, "b": np.arange(n) % 4}, np.arange(n) % labels)
     assert (examined.advice, examined.checked) == (advice, {})

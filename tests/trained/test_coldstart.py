@@ -347,7 +347,9 @@ def test_new_rows_and_new_columns_fold_in_together_and_nothing_else_changes():
     assert folded.support(X[both]).min() > 0
     known = folded.record_.known
     labels = [np.count_nonzero(Y[(X["user"] == "u1").to_numpy()] == label) for label in folded.classes_]
-    np.testing.assert_array_equal(known.label_counts.row[known.rows.ids.encode(pa.array(["u1"]))], [labels])
+    np.testing.assert_array_equal(
+        known.label_counts.row[known.rows.ids.encode(pa.array(["u1"], pa.large_string()))], [labels]
+    )
     loss = [dyads.metrics.log_loss(Y[~old], p, model.classes_) for p in (
         folded.predict_proba(X[~old]), quiet(model.predict_proba, X[~old]))]  # fmt: skip
     assert loss[0] < loss[1]

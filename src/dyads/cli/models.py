@@ -213,19 +213,22 @@ def fit(
 
 def _log_loss_of_fit(model: Any, X: Any, y: Any, weight: Any) -> tuple[dict[str, float], str]:
     """Log-loss of a fitted model and of its marginals, and the name of the pairs: held out, or else trained on."""
+    from dyads.data.codes import read_labels
     from dyads.estimators.selection import predictors_of
     from dyads.metrics import log_loss
 
     if model.held_out_:
         return {name: round(loss, 4) for name, loss in model.held_out_.items()}, "held-out pairs"
-    n = max(1, min(X.num_rows, JUDGED, HELD // len(model.classes_)))
-    some = np.linspace(0, X.num_rows - 1, n).astype(np.int64)
-    truth, weight = np.asarray(y)[some], None if weight is None else weight[some]
-    predictors = predictors_of(model, X.take(some))
-    pairs = "the training pairs" if n == X.num_rows else f"{n:,} of the training pairs"
-    return {
-        name: round(log_loss(truth, each.proba, each.classes, weight), 4) for name, each in predictors.items()
-    }, pairs
+    # A pair of weight zero is no training pair, and may have a label that the model does not know.
+    trained = np.arange(X.num_rows) if weight is None else np.flatnonzero(weight)
+    n = max(1, min(len(trained), JUDGED, HELD // len(model.classes_)))
+    some = trained[np.linspace(0, len(trained) - 1, n).astype(np.int64)]
+    truth, share = read_labels(y)[some], None if weight is None else weight[some]
+    figures = {
+        name: round(log_loss(truth, each.proba, each.classes, share), 4)
+        for name, each in predictors_of(model, X.take(some)).items()
+    }
+    return figures, "the training pairs" if n == len(trained) else f"{n:,} of the training pairs"
 
 
 def predict(
@@ -551,10 +554,12 @@ def describe(
         typer.echo(f"! {sentence}")
     if examined.checked:
         held, pairs, log_loss = examined.checked["held_out"], examined.checked["pairs"], examined.checked["log_loss"]
-        title = f"Checked on {held:,} held-out pairs of {pairs:,}"
+        n = examined.facts["pairs"]
+        sample = f", a sample of the {n:,} pairs" if pairs < n else ""
+        title = f"Checked on {held:,} held-out pairs of {pairs:,}{sample}"
         console.show({"predictor": list(log_loss), "log-loss": list(log_loss.values())}, title)
     elif examined.advice is not None:
-        typer.echo("Nothing was checked: there are too few pairs to hold some out.")
+        typer.echo("Nothing was checked: there are too few pairs, or too few of each label, to hold some out.")
     if examined.advice is not None:
         named = shlex.join([data, *arguments_of(given_dialect()), "--row", ids[0], "--col", ids[1], "--label", label])
         typer.echo(f"Start with: dyads fit {named} {examined.advice} -o model.dyads")

@@ -54,7 +54,7 @@ FEWEST_PAIRS = 50
 """Fewest pairs to check candidates on: below it nothing could be told from chance."""
 
 STEP = 3.0
-"""Factor between the penalties that are tried. Half of it costs twice the fits and gains little log-loss."""
+"""Factor between the penalties that are tried: a smaller one finds a better penalty, and takes more fits."""
 
 MAX_STEPS = 3
 """Most steps from the default penalty in one direction; each is taken only if the one before it lowered the loss."""
@@ -115,8 +115,11 @@ def examine(X: Any, y: Any) -> Examined:
         return Examined(facts, findings, None, {})
     ordered = len(classes) > 2 and classes.dtype.kind in "iuf"
     kind = f"--kind {'ordinal' if ordered else 'nominal'}"
-    trial = _Trial({row_name: row, col_name: col}, label, LFLOrdinal if ordered else LFLClassifier)
-    if n < FEWEST_PAIRS or not trial.folds:
+    if n < FEWEST_PAIRS:
+        return Examined(facts, findings, kind, {})
+    labels, estimator = (classes[label], LFLOrdinal) if ordered else (label, LFLClassifier)
+    trial = _Trial({row_name: row, col_name: col}, labels, estimator)
+    if not trial.folds:
         return Examined(facts, findings, kind, {})
     options = trial.search()
     findings += trial.shortfall()
@@ -224,13 +227,13 @@ class _Trial:
     def search(self) -> str:
         """The options of the candidate of least loss, if it clearly beats the defaults; otherwise "".
 
-        Penalties are tried in steps from the default, weaker ones first, for as long as the loss falls. A sample has
-        fewer labels per column than the table, and so wants stronger penalties than the table does: on a sample only
-        weaker ones are tried.
+        Penalties are tried in steps from the default, weaker ones first, for as long as the loss falls. The best one
+        for a sample, which has fewer labels per column, may be worse than the default for the table, in either
+        direction: on a sample only the defaults are judged.
         """
         self._judge("", {})
         best = ""
-        for factor in (1 / STEP,) if self.is_sample else (1 / STEP, STEP):
+        for factor in () if self.is_sample else (1 / STEP, STEP):
             for step in range(1, MAX_STEPS + 1):
                 options = self._judge_penalty(float(f"{LATENT * factor**step:.1g}"))
                 if self.losses[options].mean() >= self.losses[best].mean():
