@@ -46,9 +46,9 @@ def test_ordered_labels_have_an_absolute_error_and_weights_count():
     assert table["mean_absolute_error"][0] == pytest.approx(-model.score(X, stars))
     none = dyads.evaluate(model, X[:0], stars[:0])
     assert (none.dtypes == table.dtypes).all()
-    assert none["regime"].tolist() == ["all"]
-    assert none["n"].tolist() == [0]
-    assert none.iloc[:, 2:].isna().all(axis=None), "of no dyads there are no metrics"
+    assert set(none["regime"]) == {"all"}
+    assert set(none["n"]) == {0}
+    assert none.iloc[:, 3:].isna().all(axis=None), "of no dyads there are no metrics"
     weight = np.where(np.arange(len(X)) < 100, 1.0, 0.0)
     some = dyads.evaluate(model, X, stars, weight).set_index(["regime", "predictor"])
     part = dyads.evaluate(model, X[:100], stars[:100]).set_index(["regime", "predictor"])
