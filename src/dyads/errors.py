@@ -53,6 +53,14 @@ class NotConvergedWarning(UserWarning):
     """The solver stopped before it reached its tolerance."""
 
 
+class CheckpointWarning(UserWarning):
+    """A checkpoint holds more sweeps than the fit asks for."""
+
+
+class FewDyadsWarning(UserWarning):
+    """There are too few held-out dyads for what is learnt from them."""
+
+
 def unknown_name(parameter: str, got: object, valid: Iterable[str]) -> InputError:
     """Build the error for a name that is not in a registry; it suggests the closest valid name."""
     names = sorted(valid)

@@ -89,6 +89,21 @@ class Setting:
         return InputError(f"{type(self).__name__} got {name}={getattr(self, name)!r}: expected {expected}.")
 
 
+def check_seed(random_state: Any, kind: type) -> None:
+    """Raise unless a value is None, a seed from 0 to 2**32 - 1, or a random generator of the given kind."""
+    is_seed = isinstance(random_state, numbers.Integral) and 0 <= int(random_state) < 2**32
+    if not (random_state is None or is_seed or isinstance(random_state, kind)):
+        raise InputError(
+            f"Got random_state={random_state!r}: expected a seed from 0 to 2**32 - 1, a {kind.__name__} or None."
+        )
+
+
+def generator_of(random_state: Any) -> np.random.Generator:
+    """The random generator of a seed, which is checked."""
+    check_seed(random_state, np.random.Generator)
+    return np.random.default_rng(random_state)
+
+
 def is_number(value: Any) -> bool:
     """Whether a value is a finite number; booleans are not."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)

@@ -215,6 +215,22 @@ def test_what_is_no_label_is_refused(y, says):
         encode_labels(y)
 
 
+def test_labels_that_are_nearly_all_different_are_refused():
+    with pytest.raises(InputError, match="Got 12,000 distinct labels for 12,000 dyads"):
+        encode_labels(np.arange(12_000))
+    assert len(encode_labels(np.arange(30_000) % 12_000)[0]) == 12_000
+
+
+@pytest.mark.parametrize(
+    "values", [["\ud800", "b"], np.array(["\ud800", "b"]), pd.Series(["\ud800", "b"], dtype=object)], ids=type
+)
+def test_text_that_is_no_text_is_refused(values):
+    with pytest.raises(InputError, match="Ids holds text that is not valid Unicode.*Decode it"):
+        read_column(values, "ids")
+    with pytest.raises(InputError, match="The column name .* is not valid Unicode.*Rename"):
+        named_values({"\ud800": [1]})
+
+
 def test_ordered_labels_have_numeric_values():
     assert numeric_values(np.array([False, True])).tolist() == [0, 1]
     assert numeric_values(np.array(["bad", "good"])).tolist() == [0, 1]

@@ -57,7 +57,7 @@ def test_explanations_recommendations_and_fold_in_are_of_the_average():
     wide = told.pivot_table(index="dyad", columns="label", values="value", aggfunc="sum")
     np.testing.assert_allclose(wide.to_numpy(), model.log_odds(X[:20]), atol=1e-10)
     assert "averaging" in set(told["part"])
-    found = model.recommend(["u3", "u5"], n=4, exclude=X[X["user"] == "u3"]).to_pandas()
+    found = model.recommend(["u3", "u5"], n=4, exclude=X[X["user"] == "u3"])
     np.testing.assert_allclose(found["value"], model.predict_mean(found))
     every = pd.DataFrame({"user": "u5", "item": model.col_ids_})
     assert found["value"][found["user"] == "u5"].iloc[0] == pytest.approx(model.predict_mean(every).max())
@@ -79,7 +79,7 @@ def test_links_and_relations_average_too():
     np.testing.assert_array_equal(link.predict_proba(pairs), link.predict_proba(pairs[["b", "a"]].to_numpy()))
     kinds = pairs.assign(kind=np.where(pairs["a"] % 2, "x", "y"))
     related = LFLRelational(rank=1, l2=0.1, n_models=2, random_state=0).fit(kinds, y)
-    best = related.recommend([0], n=3, by=1, relation="x").to_pandas()
+    best = related.recommend([0], n=3, by=1, relation="x")
     assert best.columns.tolist() == ["a", "b", "kind", "rank", "value"]
     np.testing.assert_allclose(best["value"], related.predict_proba(best)[:, 1])
 

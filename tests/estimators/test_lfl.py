@@ -14,7 +14,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.preprocessing import OneHotEncoder
 
 import dyads
-from dyads import L2, LBFGS, SGD, LFLClassifier, LFLOrdinal, metrics
+from dyads import L2, LBFGS, SGD, LFLClassifier, LFLOrdinal, LFLOrdinalCV, metrics
 from dyads.datasets.synthetic import make_nominal, make_store
 from dyads.engine import CPU
 from dyads.errors import (
@@ -594,6 +594,49 @@ def test_an_order_that_is_missing_or_wrong_is_refused(order, as_labels, says):
     X, names, _ = levels()
     with pytest.raises(InputError, match=says):
         LFLOrdinal(rank=0, order=order).fit(X, as_labels(names))
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (LFLClassifier(rank=10**9), r"rank=1000000000 and 5 labels make [\d,]+ parameters, which take [\d,]+ GiB"),
+        (LFLOrdinal(rank=10**9), "Lower rank"),
+        (LFLOrdinalCV(rank=10**9), "Lower rank"),
+        (dyads.baselines.MMMF(rank=10**9), "Lower rank"),
+    ],
+)
+def test_a_model_beyond_memory_is_refused_before_it_is_made(model, says):
+    with pytest.raises(InputError, match=says):
+        model.fit(GOOD_X, GOOD_Y)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 1.5, "0"])
+def test_seeds_are_checked_wherever_there_are_any(seed):
+    model = LFLOrdinal(rank=0).fit(GOOD_X, GOOD_Y)
+    features = {"a": np.unique(GOOD_X[:, 0]), "x": np.unique(GOOD_X[:, 0])}
+    for use in (
+        lambda: LFLClassifier(random_state=seed).fit(GOOD_X, GOOD_Y),
+        lambda: LFLClassifier(random_state=seed).partial_fit(GOOD_X, GOOD_Y),
+        lambda: dyads.baselines.MMMF(random_state=seed).fit(GOOD_X, GOOD_Y),
+        lambda: model.recommend(GOOD_X[0, 0], random_state=seed),
+        lambda: list(dyads.split.NewRows(2, random_state=seed).split(GOOD_X)),
+        lambda: dyads.pairs_from_graph([(1, 2), (2, 3)], directed=True, negatives="sample", random_state=seed),
+        lambda: dyads.propensity.from_features(GOOD_X, row_features=features, random_state=seed),
+        lambda: make_store(5, 5, random_state=seed),
+        lambda: make_nominal(5, random_state=seed),
+        lambda: make_store(5, 5).split(0.5, random_state=seed),
+    ):
+        with pytest.raises(InputError, match=rf"random_state={seed!r}: expected a seed from 0 to 2\*\*32 - 1"):
+            use()
+
+
+def test_many_ordered_labels_raise_no_warning():
+    y = np.arange(3000) % 1500
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.simplefilter("ignore", NotConvergedWarning)
+        model = LFLOrdinal(rank=1, l2=1.0, solver=LBFGS(max_iter=1)).fit(np.column_stack([y % 7, y % 5]), y)
+    assert len(model.classes_) == 1500
 
 
 def test_an_order_is_for_ordered_labels():

@@ -12,7 +12,7 @@ from sklearn.model_selection import KFold
 import dyads
 from dyads import LBFGS, LFLClassifier, LFLClassifierCV, LFLOrdinal, LFLOrdinalCV
 from dyads.datasets.synthetic import make_nominal
-from dyads.errors import InputError
+from dyads.errors import InputError, VanishedWarning
 from dyads.estimators.baselines import Marginals
 from dyads.estimators.selection import predictors_of, shortfall, turned, vanishing_l2
 from dyads.model.loss import Squared
@@ -277,6 +277,14 @@ def test_bands_hold_the_frequency_and_narrow_with_more_dyads():
         assert ((low <= frequency + 1e-12) & (frequency <= high + 1e-12)).mean() > 0.9
         widths.append((high - low).mean())
     assert widths[1] < 0.5 * widths[0]
+
+
+def test_a_search_that_chooses_no_latent_weights_says_so():
+    noise = np.random.default_rng(0).integers(0, 3, 200)
+    search = LFLOrdinalCV(1, grid={"l2__latent": [1e3]}, cv=2, random_state=0)
+    with pytest.warns(VanishedWarning, match="The search chose .*1000.*rank=0 predicts as well") as told:
+        search.fit(X[:200], noise)
+    assert not any("cross-validation" in str(each.message) for each in told)
 
 
 def test_a_search_keeps_the_order_of_text_labels(tmp_path):

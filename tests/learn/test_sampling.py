@@ -12,7 +12,7 @@ from dyads import Gibbs, LFLClassifier, LFLLink, LFLOrdinal, LFLRelational, Side
 from dyads.data.dyads import Dyads
 from dyads.datasets.synthetic import make_nominal
 from dyads.engine import CPU, Query
-from dyads.errors import InputError, NotConvergedWarning, UnknownIdWarning
+from dyads.errors import CheckpointWarning, InputError, NotConvergedWarning, UnknownIdWarning
 from dyads.model.loss import link
 from dyads.solve.gibbs import Chain, burn_in_length
 from shop import ITEMS, USERS, X, Y
@@ -164,6 +164,9 @@ def test_a_chain_that_is_stopped_and_goes_on_is_the_one_that_never_was(tmp_path)
     np.testing.assert_array_equal(again.predict_proba(X), whole.predict_proba(X))
     assert again.diagnostics_ == whole.diagnostics_
     longer = LFLOrdinal(**FAST | {"solver": Gibbs(sweeps=40, chains=2)}).fit(X, STARS, checkpoint=tmp_path / "chains")
+    with pytest.warns(CheckpointWarning, match="holds 40 sweeps, and .* were asked for: all of them are kept"):
+        kept = LFLOrdinal(**PAIR).fit(X, STARS, checkpoint=tmp_path / "chains")
+    assert kept.n_iter_ == longer.n_iter_
     assert longer.n_iter_ == 40
     with pytest.raises(InputError, match="other data or another model"):
         LFLOrdinal(**PAIR).fit(X[1:], STARS[1:], checkpoint=tmp_path / "chains")
@@ -251,7 +254,7 @@ def test_the_pictures_show_chains_mixing_and_one_dyad(ordinal):
 
 def test_thompson_sampling_tries_what_is_uncertain(ordinal):
     first, again, other = (
-        ordinal.recommend(["u1", "u2", "u3"], n=3, by="thompson", random_state=seed).to_pandas() for seed in (0, 0, 1)
+        ordinal.recommend(["u1", "u2", "u3"], n=3, by="thompson", random_state=seed) for seed in (0, 0, 1)
     )
     pd.testing.assert_frame_equal(first, again)
     assert not first.equals(other)

@@ -1,12 +1,14 @@
 """Calibration makes probabilities come true; conformal sets cover as often as they say."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
 
 import dyads
 from dyads import LFLClassifier, LFLOrdinal, metrics
-from dyads.errors import InputError, UnknownIdError
+from dyads.errors import FewDyadsWarning, InputError, UnknownIdError
 from dyads.trained.calibration import CALIBRATORS, conformal_sets, learn_calibrator, nonconformity
 
 RNG = np.random.default_rng(0)
@@ -106,6 +108,26 @@ def test_sets_of_a_model_are_smaller_the_more_it_knows():
         sizes.append(sets.sum(axis=1).mean())
     assert sizes[1] < sizes[0]
     assert (model.predict_set(TEST[0], coverage=0.01).sum(axis=1) >= 1).all(), "no set is empty"
+
+
+@pytest.mark.parametrize("method", CALIBRATORS)
+@pytest.mark.parametrize("n", [1, 3])
+def test_few_dyads_make_no_label_impossible(method, n):
+    """However sure the model is: of one dyad nobody learns that a label never occurs."""
+    sure = np.array([[0.999, 0.001 - 1e-9, 1e-9]] * n)
+    with pytest.warns(FewDyadsWarning, match=f"Got {n} held-out dyads to calibrate 3 labels.*expected at least"):
+        calibrator = learn_calibrator(method, sure, np.zeros(n, int), None, np.arange(3.0))
+    proba = calibrator.apply(np.array([[0.5, 0.3, 0.2]]))
+    assert proba.min() > 0.01
+
+
+def test_enough_dyads_raise_no_warning():
+    model = LFLOrdinal(rank=0).fit(*TRAIN)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.calibrate(HELD[0][:20], HELD[1][:20])
+    with pytest.warns(FewDyadsWarning, match="expected at least 100"):
+        model.calibrate(HELD[0][:20], HELD[1][:20], "vector")
 
 
 def test_bad_calibration_gets_a_sentence():

@@ -100,6 +100,10 @@ A higher value admits finer scales; a lower one detects continuous targets in sm
 """
 
 
+MANY_LABELS = 10_000
+"""More distinct labels than this, and than half the dyads, are refused: they are ids or measurements."""
+
+
 def encode_labels(y: Any, at_least: int = 2) -> tuple[Array, Codes]:
     """The sorted distinct labels, and the code of each label. Labels are strings, integers, booleans or floats."""
     column = read_column(y, "the column of labels", numbers_mix=True)
@@ -120,6 +124,11 @@ def encode_labels(y: Any, at_least: int = 2) -> tuple[Array, Codes]:
         raise InputError(
             f"Unknown label type: continuous ({len(distinct)} distinct floats in {len(column)} labels): expected few "
             "distinct labels. Bin them first."
+        )
+    if len(distinct) > max(MANY_LABELS, len(column) / 2):
+        raise InputError(
+            f"Got {len(distinct):,} distinct labels for {len(column):,} dyads: expected few labels, with many dyads "
+            "each. Bin measurements first, and do not pass ids as labels."
         )
     order = np.argsort(distinct, kind="stable")
     position = np.empty(len(order), np.int32)

@@ -9,6 +9,7 @@ import pyarrow as pa
 from dyads.data.codes import Vocabulary, to_numpy
 from dyads.data.tables import named_values, read_column
 from dyads.errors import DtypeError, InputError, unknown_name
+from dyads.settings import generator_of
 
 Array = np.ndarray[Any, Any]
 
@@ -73,7 +74,7 @@ def pairs_from_graph(
     if negatives == "sample":
         n_sampled = min(max(1, round(rate * len(links))), n_pairs - len(links))
         if n_pairs <= MOST_PAIRS and 2 * n_sampled > n_pairs - len(links):
-            rng = np.random.default_rng(random_state)
+            rng = generator_of(random_state)
             others = rng.choice(_non_links(links, n, directed, loops), n_sampled, replace=False)
         else:
             others = _sample(links, n, directed, loops, n_sampled, random_state)
@@ -162,7 +163,7 @@ def _non_links(links: Array, n: int, directed: bool, loops: bool) -> Array:
 
 def _sample(links: Array, n: int, directed: bool, loops: bool, n_sampled: int, random_state: int | None) -> Array:
     """Sample distinct non-links by rejection."""
-    rng = np.random.default_rng(random_state)
+    rng = generator_of(random_state)
     sample = np.empty(0, dtype=np.int64)
     while len(sample) < n_sampled:
         row, col = rng.integers(0, n, (2, 2 * (n_sampled - len(sample)) + 16))

@@ -16,6 +16,7 @@ from dyads.data.codes import Codes, Vocabulary
 from dyads.data.observations import read_id_columns, wanted_columns
 from dyads.data.tables import read_column
 from dyads.errors import InputError
+from dyads.settings import generator_of
 
 Positions = npt.NDArray[np.int64]
 Split = tuple[Positions, Positions]
@@ -36,7 +37,7 @@ class _Splitter(ABC):
     def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[Split]:
         """Yield the positions of the dyads to train on and of those to test on."""
         row, col = (Vocabulary.of(*column)[1] for column in read_id_columns(X, wanted_columns(self.id_columns)))
-        for number, (train, test) in enumerate(self._splits(X, row, col, np.random.default_rng(self.random_state))):
+        for number, (train, test) in enumerate(self._splits(X, row, col, generator_of(self.random_state))):
             positions = np.flatnonzero(train), np.flatnonzero(test)
             if not (len(positions[0]) and len(positions[1])):
                 raise InputError(

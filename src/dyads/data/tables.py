@@ -20,6 +20,14 @@ def named_values(table: Any) -> dict[str, Any]:
     """
     pairs = [(str(name), values) for name, values in _pairs(table)]
     names = [name for name, _ in pairs]
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"The column name {name!r} is not valid Unicode ({error}): expected text without lone surrogates. "
+                "Rename the column."
+            ) from error
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise InputError(f"The column names {repeated} occur more than once: expected distinct names. Rename them.")
@@ -143,7 +151,12 @@ def _read(values: Any, name: str, numbers_mix: bool, convert: Callable[[pa.Array
         return convert(_arrow(values, name, numbers_mix), name)
     except InputError:
         raise
-    except (pa.ArrowException, TypeError, OverflowError, UnicodeError) as error:
+    except UnicodeError as error:
+        raise InputError(
+            f"{_capital(name)} holds text that is not valid Unicode ({error}): expected text without lone surrogates. "
+            "Decode it with the encoding of its source."
+        ) from error
+    except (pa.ArrowException, TypeError, OverflowError) as error:
         raise InputError(
             f"{_capital(name)} cannot be read ({error}): expected values of one type. Convert it first."
         ) from error

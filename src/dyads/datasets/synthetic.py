@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from dyads.model.loss import link
+from dyads.settings import generator_of
 
 Array = np.ndarray[Any, Any]
 
@@ -39,7 +40,7 @@ class Synthetic:
 
     def split(self, retention: float, random_state: int = 0) -> "tuple[Synthetic, Synthetic]":
         """Split cells at random into (train, test); each is in train with probability `retention`."""
-        train = np.random.default_rng(random_state).random(len(self.y)) < retention
+        train = generator_of(random_state).random(len(self.y)) < retention
         return self.take(train), self.take(~train)
 
 
@@ -50,7 +51,7 @@ def make_nominal(
 
     p(y | r, c) ∝ exp(alpha_ry . beta_cy),    entries of alpha, beta uniform on [-width, width]
     """
-    rng = np.random.default_rng(random_state)
+    rng = generator_of(random_state)
     alpha, beta = rng.uniform(-width, width, (2, n, n_labels, rank))
     scores = np.einsum("ryk,cyk->rcy", alpha, beta).reshape(n * n, n_labels)
     row, col = np.divmod(np.arange(n * n), n)
@@ -59,7 +60,7 @@ def make_nominal(
 
 def make_store(n_shoppers: int = 600, n_products: int = 400, random_state: int = 0) -> Synthetic:
     """A store: shopper x product -> viewed, bought or returned, from latent tastes, habits and popularity."""
-    rng = np.random.default_rng(random_state)
+    rng = generator_of(random_state)
     outcomes = np.array(["bought", "returned", "viewed"])
     taste, appeal = rng.normal(size=(n_shoppers, 3, 4)), rng.normal(size=(n_products, 3, 4))
     habit, popularity = rng.normal(scale=0.7, size=(n_shoppers, 3)), rng.normal(scale=0.7, size=(n_products, 3))
@@ -79,7 +80,7 @@ def _draw(X: dict[str, Array], scores: Array, classes: Array, rng: np.random.Gen
 
 def make_relations(n: int = 60, random_state: int = 0) -> tuple[dict[str, Array], Array]:
     """People x people x relation -> 0 or 1: friends and colleagues are alike, rivals opposite, kin unrelated."""
-    rng = np.random.default_rng(random_state)
+    rng = generator_of(random_state)
     sources, targets = rng.normal(size=(2, n, 3))
     weights = {
         "is-friend-of": [2.0, 1.0, 0.0],

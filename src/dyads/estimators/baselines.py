@@ -5,14 +5,13 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dyads.data.codes import numeric_values, read_labels, values_of
 from dyads.data.dyads import SMOOTHING, Counts, LabelCounts
 from dyads.data.observations import read_dyads, read_observations
 from dyads.errors import InputError, unknown_name
-from dyads.estimators.settings import NestedParameters, engine_of, solver_of
+from dyads.estimators.settings import NestedParameters, check_memory, engine_of, random_state_of, solver_of
 from dyads.learn.training import FitRun, auto_solver, train
 from dyads.metrics import mean_absolute_error
 from dyads.model.loss import AllThreshold, median
@@ -87,12 +86,13 @@ class MMMF(ClassifierMixin, NestedParameters):
             )
         structure = Stereotype(len(seen.classes), 0, 1, False, int(self.rank), 1)
         layout, counts = Layout(structure, len(seen.rows), len(seen.cols)), Counts.of(seen.dyads, False)
+        check_memory(layout, int(self.rank))
         strengths = dict.fromkeys(("row_factors", "col_factors"), float(self.l2)) | {"row_bias": float(self.l2_bias)}
         penalty = Penalty.of(layout, strengths, "none", counts)
         free = np.ones(layout.size, np.bool_)
         for name in ("col_bias", "phi"):
             layout.named(free)[name][:] = False
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = int(random_state_of(self.random_state).randint(2**31 - 1))
         run = FitRun(
             engine_of(self.engine),
             seed,

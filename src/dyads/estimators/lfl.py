@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dyads import __version__
@@ -34,7 +33,7 @@ from dyads.errors import (
     caller_level,
 )
 from dyads.estimators.predictor import Predictor
-from dyads.estimators.settings import check_choices, features_of, l2_of, solver_of
+from dyads.estimators.settings import check_choices, check_memory, features_of, l2_of, random_state_of, solver_of
 from dyads.learn.sampling import sample
 from dyads.learn.training import Callback, FitRun, Learned, Progress, Restart, auto_solver, resume, train
 from dyads.metrics import log_loss
@@ -140,14 +139,15 @@ class LFL(Predictor):
         checkpoint : path, default None
             For `Gibbs`, a file that the chains are written to every minute and at the end. If it exists, a fit of the
             same model to the same data resumes from it, and the result is that of an uninterrupted fit: it keeps the
-            seed it started with, whatever `random_state`. Chains with more than `sweeps` sweeps are kept as they are.
+            seed it started with, whatever `random_state`. Chains with more than `sweeps` sweeps are kept as they
+            are, with a warning.
         """
         self.check_params()
         observed = self._read(X, y, sample_weight, seen)
         parts, known = self._untrained(observed)
         objective = parts.objective(known)
         before = self.record_.models if self.warm_start and hasattr(self, "record_") else []
-        rng = check_random_state(self.random_state)
+        rng = random_state_of(self.random_state)
         learnt: list[Draw] = []
         ends: list[Restart] = []
         held_out: dict[str, float] = {}
@@ -202,7 +202,7 @@ class LFL(Predictor):
             raise DivergenceError(
                 f"The fit diverged: the objective is not finite {diverged}. The model keeps its last finite state."
             )
-        if self.rank and not self.record_.is_posterior and self.record_.models[0].latent_size() < VANISHED:
+        if self._vanished:
             warnings.warn(
                 f"All latent weights are near zero: the penalty l2={LATENT if self.l2 is None else self.l2} is too "
                 "strong for these data, and the model equals rank 0. Lower l2, or choose it by cross-validation.",
@@ -213,6 +213,12 @@ class LFL(Predictor):
         if warning is not None:
             warnings.warn(warning, NotConvergedWarning, stacklevel=caller_level())
         return self
+
+    @property
+    def _vanished(self) -> bool:
+        """Whether the latent weights of a point estimate are near zero."""
+        is_point = self.rank > 0 and not self.record_.is_posterior
+        return is_point and self.record_.models[0].latent_size() < VANISHED
 
     def _learn(
         self, objective: Objective, dyads: Dyads, run: FitRun, checkpoint: str | os.PathLike[str] | None
@@ -236,6 +242,7 @@ class LFL(Predictor):
     def _untrained(self, observed: Observations) -> tuple[Parts, Known]:
         """The parts and the known entities of the record, before training."""
         dyads, layout = observed.dyads, self._layout(observed)
+        check_memory(layout, int(self.rank))
         one_set, encoders = layout.structure.one_set, observed.encoders
         counts = Counts.of(dyads, one_set)
         rows = Entities.of(observed.rows, counts.row, dyads.side.row, encoders.row)
@@ -446,7 +453,7 @@ class LFL(Predictor):
             start, n_iter, trace = before.uncentred(), self.n_iter_, self.trace_
         dyads = replace(more.dyads, side=known.side._replace(dyad=more.dyads.side.dyad))
         known = known.counted(dyads)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        seed = int(random_state_of(self.random_state).randint(2**31 - 1))
         run = FitRun(self._engine, seed, numeric_values(known.classes) if self._ordered else None)
         theta, progress = resume(parts.objective(known), dyads, known.counts, start, solver, n_iter, run)
         model = Model(parts=parts, known=known, draw=Draw.trained(parts, known, theta))

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 from sklearn.base import ClassifierMixin
 from sklearn.exceptions import DataConversionWarning
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dyads.data.codes import Codes, Vocabulary, label_codes, numeric_values, read_labels, to_numpy
@@ -29,6 +28,7 @@ from dyads.estimators.settings import (
     is_object,
     is_origin,
     is_table,
+    random_state_of,
     to_json,
 )
 from dyads.learn.training import Progress
@@ -208,7 +208,8 @@ class Predictor(ClassifierMixin, NestedParameters):
 
         Parameters
         ----------
-        X, y, sample_weight : a few hundred or more labelled dyads that were not trained on, like those to predict
+        X, y, sample_weight : labelled dyads that were not trained on, like those to predict
+            A few hundred or more; fewer than ten per parameter of the calibrator raise a `FewDyadsWarning`.
         method : "logistic", "vector", "isotonic" or "temperature", default None
             "logistic": multinomial logistic regression on the expected label (on log probabilities for nominal labels),
             for losses that train only the mean. "vector": a weight and a bias per label. "isotonic": a nondecreasing
@@ -382,12 +383,13 @@ class Predictor(ClassifierMixin, NestedParameters):
             Seed of Thompson sampling.
         """
         listed = [rows] if isinstance(rows, str | bytes) or not hasattr(rows, "__len__") else rows
+        rng = random_state_of(random_state)
         record, codes, row_ids, chosen = self._offered(listed, n, candidates, row_features, col_features)
         kind = self._relation_code(relation)
         pairs = self._excluded(record, codes, exclude, kind)
         wanted = Wanted(codes, chosen, min(int(n), len(chosen)), self._worth(by), pairs, kind)
         if isinstance(by, str) and by == "thompson" and by not in self.classes_:
-            best = thompson(record.models, wanted, self._engine, check_random_state(random_state))
+            best = thompson(record.models, wanted, self._engine, rng)
         else:
             best = recommend(record.models, wanted, self._engine)
         return self._table(

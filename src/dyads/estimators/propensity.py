@@ -19,6 +19,7 @@ from dyads.data.observations import read_id_columns
 from dyads.errors import InputError
 from dyads.estimators.kinds import LFLClassifier
 from dyads.model.objective import L2
+from dyads.settings import generator_of
 
 Array = np.ndarray[Any, Any]
 
@@ -70,7 +71,7 @@ def from_features(X: Any, row_features: Any = None, col_features: Any = None, *,
     seen = np.unique(row_code.astype(np.int64) * len(cols) + col_code)
     if len(seen) == n_cells:
         return np.ones(len(row_code))
-    rng = np.random.default_rng(random_state)
+    rng = generator_of(random_state)
     drawn = np.setdiff1d(rng.integers(0, n_cells, 4 * len(seen) + 100), seen)
     drawn = rng.permutation(drawn)[: len(seen)]
     cells = np.concatenate([seen, drawn])

@@ -24,7 +24,7 @@ from dyads.data.observations import read_weight
 from dyads.data.split import RandomCells
 from dyads.data.tables import library_of, named_values, read_column, read_feature, table_of
 from dyads.engine import Engine
-from dyads.errors import InputError, NotConvergedWarning, UnknownIdWarning, VanishedWarning
+from dyads.errors import InputError, NotConvergedWarning, UnknownIdWarning, VanishedWarning, caller_level
 from dyads.estimators.kinds import LFLClassifier, LFLOrdinal
 from dyads.estimators.lfl import LFL
 from dyads.estimators.settings import features_of, l2_of, solver_of, to_json
@@ -363,7 +363,17 @@ class _CV(LFL):
         self.cv_results_ = search.results()
         self.best_params_, self.best_score_ = search.best, search.best_score
         self.best_index_ = self.cv_results_["params"].index(search.best)
-        chosen = clone(template).set_params(**search.best).fit(X, y, sample_weight)
+        with warnings.catch_warnings():
+            # Its advice is to choose the penalty by cross-validation.
+            warnings.simplefilter("ignore", VanishedWarning)
+            chosen = clone(template).set_params(**search.best).fit(X, y, sample_weight)
+        if chosen._vanished:
+            warnings.warn(
+                f"The search chose {search.best}, at which all latent weights are near zero: these data support none, "
+                "and rank=0 predicts as well, in less time.",
+                VanishedWarning,
+                stacklevel=caller_level(),
+            )
         for name in [name for name in vars(self) if name.endswith("_") and name not in SEARCHED]:
             delattr(self, name)
         self.__dict__.update({name: value for name, value in vars(chosen).items() if name.endswith("_")})
@@ -564,7 +574,7 @@ class LFLClassifierCV(_CV, LFLClassifier):
     ----------
     grid : dict of parameter names and lists of values, default None
         Values of `l2__latent` and `l2__side` to try instead, and further parameters to choose, such as
-        ``{"rank": [5, 10], "structure": ["bilinear", "stereotype"]}``. Every combination is tried.
+        ``{"rank": [5, 10], "l2__bias": [1, 4]}``. Every combination is tried.
     cv : int or splitter, default 3
         Number of random folds of dyads, or a splitter such as `dyads.split.NewRows`.
     n_jobs : int, default None

@@ -1,19 +1,23 @@
 """Validation of estimator parameters: names and settings objects are converted, anything else raises an error."""
 
+import math
 import numbers
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
 
 from dyads.data.features import SideInformation
 from dyads.engine import CPU, ENGINES, Engine
 from dyads.errors import InputError, unknown_name
 from dyads.model.loss import LOSSES
 from dyads.model.objective import L2
+from dyads.model.parameters import Layout
 from dyads.model.structure import STRUCTURES
-from dyads.settings import Setting, is_number
+from dyads.settings import Setting, check_seed, is_number
 from dyads.solve import LBFGS, SGD, SOLVERS, Gibbs, Newton
 from dyads.trained import artifact
 
@@ -43,6 +47,13 @@ def engine_of(value: Any) -> Engine:
     """Engine given by name or as an object."""
     is_engine = hasattr(value, "bind") and not isinstance(value, type)
     return value if is_engine else _by_name("engine", value, ENGINES, ENGINES)  # type: ignore[no-any-return]
+
+
+def random_state_of(value: Any) -> np.random.RandomState:
+    """Random numbers of a seed, which is checked, as scikit-learn makes them."""
+    if value is not np.random:
+        check_seed(value, np.random.RandomState)
+    return check_random_state(value)  # type: ignore[no-any-return]
 
 
 def l2_of(value: Any) -> L2:
@@ -126,9 +137,7 @@ def check_choices(estimator: Any, structures: Sequence[str], offers: Mapping[str
         if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
             raise InputError(f"Got {name}={value!r}: expected a whole number, at least {least}.")
     _check_order(estimator)
-    seed = estimator.random_state
-    if isinstance(seed, numbers.Integral) and not 0 <= int(seed) < 2**32:
-        raise InputError(f"Got random_state={seed!r}: expected a seed from 0 to 2**32 - 1, or None.")
+    random_state_of(estimator.random_state)
     held_out = estimator.early_stopping
     if held_out is not None and not (is_number(held_out) and 0 < held_out < 1):
         raise InputError(
@@ -143,6 +152,25 @@ def check_choices(estimator: Any, structures: Sequence[str], offers: Mapping[str
             f"n_models={estimator.n_models} is for point estimates, and {type(solver).__name__} averages over draws: "
             "expected n_models=1. Use several chains instead."
         )
+
+
+def check_memory(layout: Layout, rank: int) -> None:
+    """Raise an error if the parameters and their gradient, in double precision, exceed the memory of this machine."""
+    needed = 2 * 8 * layout.size
+    if needed > physical_memory():
+        raise InputError(
+            f"rank={rank} and {layout.structure.n_labels:,} labels make {layout.size:,} parameters, which take "
+            f"{needed / 2**30:,.0f} GiB with their gradient, and this machine has {physical_memory() / 2**30:,.0f} "
+            "GiB: expected a model that fits in memory. Lower rank, or bin the labels."
+        )
+
+
+def physical_memory() -> float:
+    """Bytes of memory of this machine; infinite where the system does not say."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, OSError, ValueError):
+        return math.inf
 
 
 def _check_order(estimator: Any) -> None:

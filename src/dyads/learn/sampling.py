@@ -3,6 +3,7 @@
 import math
 import os
 import time
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from dyads.data.dyads import Dyads
 from dyads.engine.posterior import Posterior, State
-from dyads.errors import InputError
+from dyads.errors import CheckpointWarning, InputError, caller_level
 from dyads.learn.checkpoint import WATCHED, Checkpoint, fingerprint_of, resumed_chains
 from dyads.learn.training import Callback, FitRun, Learned, Progress, Restart, auto_solver, train
 from dyads.metrics import effective_sample_size, log_proba, r_hat
@@ -69,6 +70,14 @@ def sample(
     kept, held = run.split(dyads)
     fingerprint = fingerprint_of(objective, kept, solver.chains, run.values)
     chains, seed = resumed_chains(checkpoint, fingerprint, run.seed, objective.layout)
+    longest = max((chain.n_sweeps for chain in chains), default=0)
+    if longest > solver.sweeps:
+        warnings.warn(
+            f"The checkpoint {os.fspath(checkpoint or '')} holds {longest} sweeps, and {solver.sweeps} were asked for: "
+            "all of them are kept. For a shorter chain, pass another path.",
+            CheckpointWarning,
+            stacklevel=caller_level(),
+        )
     trace: list[Progress] = []
     began = time.perf_counter()
     # BLAS sums in an order that depends on its number of threads.

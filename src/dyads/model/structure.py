@@ -188,7 +188,8 @@ class Stereotype(NamedTuple):
             return {"phi": np.eye(n, self.n_terms)[None] if self.n_terms >= n else _cosines(n, self.n_terms)[None]}
         # Orthogonal polynomials of the values, with the constant moved to the end: first come the standardised values.
         standard = (values - values.mean()) / values.std()
-        orthogonal, triangle = np.linalg.qr(np.vander(standard, len(values), increasing=True))
+        degree = min(self.n_terms, len(values) - 1)
+        orthogonal, triangle = np.linalg.qr(np.vander(standard, degree + 1, increasing=True))
         phi = np.roll(orthogonal * np.sign(np.diag(triangle)), -1, axis=1)[:, : self.n_terms] * np.sqrt(len(values))
         # The weights of the reference are fixed at zero, so those of the others are differences from the reference.
         return {

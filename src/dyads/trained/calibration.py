@@ -1,5 +1,7 @@
 """Calibrators, learnt on held-out dyads, and conformal prediction sets with guaranteed coverage."""
 
+import math
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,7 +11,7 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 
 from dyads.data.codes import Codes
-from dyads.errors import InputError, unknown_name
+from dyads.errors import FewDyadsWarning, InputError, caller_level, unknown_name
 from dyads.metrics import log_proba
 from dyads.model.loss import link, log_link
 from dyads.model.record import Calibrator
@@ -131,10 +133,16 @@ KNOTS = 200
 """Number of knots an isotonic curve is stored with: more follow its steps better, and take space in the model file."""
 
 WEAK = 1e-3
-"""Strength of the penalty that keeps a calibrator finite when there are few held-out dyads."""
+"""Least strength of the penalty that keeps a calibrator finite when there are few held-out dyads."""
 
-UNSEEN_INTERCEPT = -20.0
-"""Intercept of a label without held-out dyads: odds of about exp(-20) = 2e-9, small but not zero."""
+UNSEEN_COUNT = 0.5
+"""Count of a label without held-out dyads, which is rare and not impossible: its odds are about 0.5 / (n + 1)."""
+
+DYADS_PER_PARAMETER = 10
+"""Held-out dyads per parameter of a calibrator below which a warning says that they are few."""
+
+PARAMETERS_PER_CURVE = 10
+"""Number of parameters that an isotonic curve counts as."""
 
 ROUNDING = 1e-12
 """Slack of the conformal threshold: equal probabilities may be rounded differently."""
@@ -147,6 +155,21 @@ def learn_calibrator(method: str, proba: Array, label: Codes, weight: Array | No
     """
     if method not in CALIBRATORS:
         raise unknown_name("method", method, CALIBRATORS)
+    n_labels = proba.shape[1]
+    per_label = {
+        "temperature": 1 / n_labels,
+        "vector": 2,
+        "logistic": n_labels + 1 if values is None else 4,
+        "isotonic": PARAMETERS_PER_CURVE,
+    }
+    wanted = round(DYADS_PER_PARAMETER * per_label[method] * n_labels)
+    if len(label) < wanted:
+        warnings.warn(
+            f"Got {len(label)} held-out dyads to calibrate {n_labels} labels by method={method!r}: expected at least "
+            f"{wanted}. Hold out more dyads{'' if method == 'temperature' else ', or use the method temperature'}.",
+            FewDyadsWarning,
+            stacklevel=caller_level(),
+        )
     weight = np.ones(len(label)) if weight is None else weight
     return LEARNERS[method](proba, label, weight, values)
 
@@ -157,8 +180,13 @@ def _mean_log(scores: Array, label: Codes, weight: Array) -> float:
 
 
 def _temperature(proba: Array, label: Codes, weight: Array, values: Array | None) -> Temperature:
-    logs = log_proba(proba)
-    best = minimize_scalar(lambda t: -_mean_log(logs / t, label, weight), bounds=TEMPERATURES, method="bounded")
+    logs, total = log_proba(proba), float(weight.sum())
+
+    def cost(t: float) -> float:
+        """Log loss, with a standard normal prior on log t that matters only if there are few dyads."""
+        return -_mean_log(logs / t, label, weight) + math.log(t) ** 2 / (2 * total)
+
+    best = minimize_scalar(cost, bounds=TEMPERATURES, method="bounded")
     return Temperature(float(best.x))
 
 
@@ -166,14 +194,15 @@ def _vector(proba: Array, label: Codes, weight: Array, values: Array | None) -> 
     logs, n = log_proba(proba), proba.shape[1]
     truth, share = np.arange(n) == label[:, None], (weight / weight.sum())[:, None]
     start = np.concatenate([np.ones(n), np.zeros(n)])
+    strength = max(WEAK, 1 / (2 * float(weight.sum())))
 
     def cost_and_gradient(x: Array) -> tuple[float, Array]:
         """Penalised log loss of softmax(weights log p + bias); d loss / d score = softmax(score) - one-hot label."""
         scores, away = logs * x[:n] + x[n:], x - start
         slope = share * (link(scores) - truth)
         gradient = np.concatenate([(slope * logs).sum(axis=0), slope.sum(axis=0)])
-        cost = -_mean_log(scores, label, weight) + WEAK * float(away @ away) / n
-        return cost, gradient + 2 * WEAK / n * away
+        cost = -_mean_log(scores, label, weight) + strength * float(away @ away) / n
+        return cost, gradient + 2 * strength / n * away
 
     best = minimize(cost_and_gradient, start, jac=True, method="L-BFGS-B").x
     return Vector(best[:n], best[n:])
@@ -185,7 +214,7 @@ def _logistic(proba: Array, label: Codes, weight: Array, values: Array | None) -
     shape = Logistic(values, float(mean.mean()), float(mean.std()) or 1.0, np.zeros((n, 1)), np.zeros(n))
     summary = shape.summary(proba)
     seen = np.unique(label)
-    coefficients, intercept = np.zeros((n, summary.shape[1])), np.full(n, UNSEEN_INTERCEPT)
+    coefficients, intercept = np.zeros((n, summary.shape[1])), np.full(n, math.log(UNSEEN_COUNT / (weight.sum() + 1)))
     if len(seen) == 1:
         intercept[seen] = 0
         return shape._replace(coefficients=coefficients, intercept=intercept)
