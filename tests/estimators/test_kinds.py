@@ -128,7 +128,7 @@ def test_embeddings_cluster_the_camps():
     assert vectors.shape == (20, 2)
     likeness = np.corrcoef(vectors @ vectors.T)
     assert likeness[:10, :10].min() > likeness[:10, 10:].max()
-    with pytest.raises(UnknownIdError, match="1 of 1 ids"):
+    with pytest.raises(UnknownIdError, match="Of 1 ids, 1 were not seen"):
         model.embed(["nobody"])
 
 
