@@ -298,7 +298,7 @@ BAD = {
     ),
     "missing file": (("predict", "model.dyads", "none.csv"), 1, "There is no file none.csv"),
     "missing model": (("predict", "none.dyads", "test.csv"), 1, "There is no file none.dyads"),
-    "no model": (("info", "test.csv"), 1, "test.csv is not a dyads model, or is damaged"),
+    "no model": (("info", "test.csv"), 1, "test.csv is not a dyads model: expected"),
     "empty file": (("predict", "model.dyads", "empty.csv"), 1, "empty.csv is empty"),
     "header alone": (("describe", "header.csv"), 1, "header.csv has no lines"),
     "ragged file": (("describe", "ragged.csv"), 1, "ragged.csv cannot be read as csv.*Expected 3 columns, got 2"),
