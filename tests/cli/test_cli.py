@@ -551,7 +551,9 @@ def test_the_summary_of_a_fit_is_of_pairs_that_count(run, here):
     code, out, err = run("fit", "weighted.csv", "--rank", 0, "--weight", "w", "-o", "w.dyads", "--json")
     assert code == 0, err
     assert json.loads(out)["labels"] == [0, 1, 2]
-    expected = dyads.evaluate(dyads.load("w.dyads"), table[["my_user", "item"]][1:], table["label"][1:])["log_loss"].to_pylist()
+    expected = dyads.evaluate(dyads.load("w.dyads"), table[["my_user", "item"]][1:], table["label"][1:])[
+        "log_loss"
+    ].to_pylist()
     assert json.loads(out)["log-loss on the training pairs"]["model"] == pytest.approx(expected[-4], abs=1e-4)
 
 

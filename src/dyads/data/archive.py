@@ -201,7 +201,9 @@ def read_archive(path: str | os.PathLike[str], kind: Format) -> Contents:
         raise ModelFileError(f"{path} is not a file: expected a {kind.name}. Check the path.")
     with open(path, "rb") as file:
         if file.read(2) != b"PK":
-            raise ModelFileError(f"{path} is not a {kind.name}: expected a file that dyads has written. Check the path.")
+            raise ModelFileError(
+                f"{path} is not a {kind.name}: expected a file that dyads has written. Check the path."
+            )
         try:
             with zipfile.ZipFile(file) as archive:
                 text, part = _read_parts(archive, file)

@@ -132,6 +132,9 @@ CALIBRATORS: dict[str, Any] = {
 KNOTS = 200
 """Number of knots an isotonic curve is stored with: more follow its steps better, and take space in the model file."""
 
+LOG_TEMPERATURE = 2.0
+"""Standard deviation of the prior on the log temperature: temperatures from 1/7 to 7 are plausible without data."""
+
 WEAK = 1e-3
 """Least strength of the penalty that keeps a calibrator finite when there are few held-out dyads."""
 
@@ -183,8 +186,8 @@ def _temperature(proba: Array, label: Codes, weight: Array, values: Array | None
     logs, total = log_proba(proba), float(weight.sum())
 
     def cost(t: float) -> float:
-        """Log loss, with a standard normal prior on log t that matters only if there are few dyads."""
-        return -_mean_log(logs / t, label, weight) + math.log(t) ** 2 / (2 * total)
+        """Log loss, with a normal prior on log t that matters only if there are few dyads."""
+        return -_mean_log(logs / t, label, weight) + (math.log(t) / LOG_TEMPERATURE) ** 2 / (2 * total)
 
     best = minimize_scalar(cost, bounds=TEMPERATURES, method="bounded")
     return Temperature(float(best.x))
