@@ -9,7 +9,9 @@ import tempfile
 import threading
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -300,3 +302,20 @@ def test_a_pipe_is_read_once(tmp_path):
     parts = pa.concat_tables(read_batches(str(fifo), {}, ["item"], Dialect(format="csv")))
     thread.join()
     assert parts["item"].to_pylist() == list(range(300_000))
+
+
+@pytest.mark.parametrize("suffix", ["arrow", "parquet"])
+def test_offsets_and_bytes_that_are_no_text_are_refused(tmp_path, suffix):
+    offsets, text = np.array([0, 2, 1, 4], np.int32), b"abc\xff"
+    column = pa.Array.from_buffers(pa.string(), 3, [None, pa.py_buffer(offsets), pa.py_buffer(text)])
+    table = pa.table({"user": column, "item": [1, 2, 3]})
+    if suffix == "arrow":
+        with pa.ipc.new_file(tmp_path / "t.arrow", table.schema) as writer:
+            writer.write_table(table)
+    else:
+        bad = pa.Array.from_buffers(
+            pa.string(), 3, [None, pa.py_buffer(np.array([0, 1, 3, 4], np.int32)), pa.py_buffer(text)]
+        )
+        pa.parquet.write_table(table.set_column(0, "user", bad), tmp_path / "t.parquet")
+    with pytest.raises(InputError, match=f"cannot be read as {suffix}"):
+        read_table(str(tmp_path / f"t.{suffix}"))

@@ -12,9 +12,10 @@ from dyads import Gibbs, LFLClassifier, LFLLink, LFLOrdinal, LFLRelational, Side
 from dyads.data.dyads import Dyads
 from dyads.datasets.synthetic import make_nominal
 from dyads.engine import CPU, Query
-from dyads.errors import CheckpointWarning, InputError, NotConvergedWarning, UnknownIdWarning
+from dyads.errors import CheckpointWarning, InputError, ModelFileError, NotConvergedWarning, UnknownIdWarning
 from dyads.model.loss import link
 from dyads.solve.gibbs import Chain, burn_in_length
+from fuzz import mutations
 from shop import ITEMS, USERS, X, Y
 
 STARS = 1 + np.searchsorted(["maybe", "no", "yes"], Y)
@@ -354,3 +355,24 @@ def test_a_fit_that_is_stopped_keeps_only_what_had_settled():
     np.testing.assert_array_equal(stopped.predict_proba(X), alone.predict_proba(X))
     with pytest.raises(InputError, match="a single point estimate"):
         alone.set_params(solver="sgd").partial_fit(X, STARS)
+
+
+FORGED_CHAINS = {
+    "chain0_draws_theta": lambda array: array.__setitem__((0, 0), np.inf),
+    "chain0_scale0": lambda array: array.__setitem__(0, -1.0),
+    "chain0_precision0": lambda array: array.__setitem__((0, 0), -1.0),
+    "chain0_sweeps": lambda array: array.__setitem__(0, 99),
+    "chain0_accepted": lambda array: array.__setitem__(0, np.nan),
+}
+
+
+@pytest.mark.parametrize("name", FORGED_CHAINS)
+def test_a_forged_checkpoint_is_refused_by_the_name_of_its_part(tmp_path, name):
+    path = tmp_path / "chains"
+    LFLOrdinal(**FAST).fit(X, STARS, checkpoint=path)
+    manifest, arrays = mutations.unpacked(path.read_bytes())
+    arrays = {key: array.copy() for key, array in arrays.items()}
+    FORGED_CHAINS[name](arrays[name])
+    path.write_bytes(mutations.packed(manifest, arrays))
+    with pytest.raises(ModelFileError, match=name):
+        LFLOrdinal(**FAST).fit(X, STARS, checkpoint=path)

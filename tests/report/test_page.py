@@ -45,7 +45,7 @@ def test_the_page_needs_nothing_else(path):
 def test_the_page_tells_of_what_and_when_it_is(store):
     model, test = store
     day = datetime.date(2026, 11, 16)
-    text = page.report_page(model, test.X, test.y, model_name="m.dyads", data_name="a & b.csv", date=day)
+    text = page.report(model, test.X, test.y, model_name="m.dyads", data_name="a & b.csv", date=day)
     assert "<h1>Report on m.dyads</h1>" in text
     assert f"<dd>{len(test.y):,} pairs of a &amp; b.csv</dd>" in text
     assert f"Written on 2026-11-16 by dyads {dyads.__version__}." in text
@@ -101,7 +101,7 @@ ROWS, COLUMNS = ("Map of {} ({}): near points have similar labels".format(what, 
 )
 def test_a_page_of_any_kind_of_model_tells_its_kind_its_figures_and_its_pairs(model, data, is_a, trained, drawn):
     train, (X, y) = data()
-    text = page.report_page(model.fit(*train), X, y)
+    text = page.report(model.fit(*train), X, y)
     facts = dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", text))
     assert facts["model"] == is_a
     assert re.match(trained, facts["trained"])
@@ -152,7 +152,7 @@ def test_a_page_says_if_marginals_do_as_well_and_shows_new_ids_apart():
     y, train = rng.integers(0, 3, 300), X["user"] > 2
     train &= np.arange(300) < 200
     model = LFLClassifier(rank=0, l2=dyads.L2(bias=0.1)).fit({name: ids[train] for name, ids in X.items()}, y[train])
-    text = page.report_page(model, {name: ids[~train] for name, ids in X.items()}, y[~train])
+    text = page.report(model, {name: ids[~train] for name, ids in X.items()}, y[~train])
     assert "The model does not beat &#x27;all labels&#x27;" in text
     new = np.isin(X["user"], [0, 1, 2]).sum()
     assert f"<h3>new row: {new} pairs</h3>" in text
@@ -162,7 +162,7 @@ def test_a_page_says_if_marginals_do_as_well_and_shows_new_ids_apart():
 def test_large_models_keep_the_page_small(store, monkeypatch):
     model, test = store
     monkeypatch.setattr(page, "LOOKED_UP", 300)
-    text = page.report_page(model, test.X, test.y)
+    text = page.report(model, test.X, test.y)
     found, note = page._lookup(model, {})
     assert len(found["rows"]) * len(found["cols"]) * 3 <= 300
     assert "with the most labels" in note
@@ -173,8 +173,8 @@ def test_weights_count_in_every_figure(store):
     model, test = store
     weight = 1.0 + (test.y == "viewed") + 2 * (np.arange(len(test.y)) % 3 == 0)
     repeated = np.repeat(np.arange(len(test.y)), weight.astype(int))
-    text = page.report_page(model, test.X, test.y, sample_weight=weight)
-    same = page.report_page(model, {name: column[repeated] for name, column in test.X.items()}, test.y[repeated])
+    text = page.report(model, test.X, test.y, sample_weight=weight)
+    same = page.report(model, {name: column[repeated] for name, column in test.X.items()}, test.y[repeated])
     weighted, counted = (table_after("Metrics", each) for each in (text, same))
     for name in counted.keys() - {""}:
         assert [cell.split()[0] for cell in weighted[name]] == [cell.split()[0] for cell in counted[name]]
@@ -192,9 +192,9 @@ def test_weights_count_in_every_figure(store):
 def test_no_pairs_and_weights_of_another_length_are_refused(store):
     model, test = store
     with pytest.raises(InputError, match="There are no labelled pairs"):
-        page.report_page(model, {name: column[:0] for name, column in test.X.items()}, test.y[:0])
+        page.report(model, {name: column[:0] for name, column in test.X.items()}, test.y[:0])
     with pytest.raises(InputError, match=f"{len(test.y)} labels but 3 weights"):
-        page.report_page(model, test.X, test.y, sample_weight=[1, 2, 3])
+        page.report(model, test.X, test.y, sample_weight=[1, 2, 3])
 
 
 def test_a_page_that_cannot_be_written_leaves_the_old_one(store, tmp_path, monkeypatch):
@@ -213,7 +213,7 @@ def test_a_page_of_thousands_of_ids_is_small():
     rng = np.random.default_rng(0)
     X, y = {"a": rng.integers(0, 2000, 9000), "b": rng.integers(0, 2000, 9000)}, rng.integers(0, 3, 9000)
     model = LFLClassifier(rank=2, solver=LBFGS(max_iter=2), random_state=0).fit(X, y)
-    text = page.report_page(model, {name: ids[:99] for name, ids in X.items()}, y[:99])
+    text = page.report(model, {name: ids[:99] for name, ids in X.items()}, y[:99])
     assert len(text.encode()) < 1_400_000
 
 
@@ -244,7 +244,7 @@ def test_texts_in_pictures_are_texts_whatever_their_letters():
     names = ["東京", "<b>bold</b>", "$x_1$", "a\x01b\nc", "an id that is much too long for a picture of this size"]
     X = {"s": np.repeat(names, 8), "t": np.tile(np.arange(8), 5)}
     y = np.random.default_rng(0).choice(names, 40)
-    text = page.report_page(LFLClassifier(rank=2, l2=0.1, random_state=0).fit(X, y), X, y)
+    text = page.report(LFLClassifier(rank=2, l2=0.1, random_state=0).fit(X, y), X, y)
     drawn = [html.unescape(name) for name in re.findall("<text[^>]*>(.*?)</text>", text)]
     assert {"東京", "<b>bold</b>", "$x_1$", "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}c"} <= set(drawn)
     assert any(name.startswith("an id that") and name.endswith("…") for name in drawn)
@@ -349,7 +349,7 @@ def test_a_page_of_ordered_texts_has_the_figures_of_numbers():
     words = LFLOrdinal(rank=0, order=names[1:]).fit(X, names[y])
     numbers = LFLOrdinal(rank=0).fit(X, y)
     shown = [
-        table_after("Metrics", page.report_page(model, X_test, labels))
+        table_after("Metrics", page.report(model, X_test, labels))
         for model, labels in ((words, names[y_test]), (numbers, y_test))
     ]
     assert shown[0] == shown[1]

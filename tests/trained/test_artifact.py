@@ -305,6 +305,9 @@ def _set(name, place, value):
     return lambda manifest, arrays: arrays[name].__setitem__(place, value)
 
 
+OVERFLOWING = {"name": "logistic", "values": [1, 1e308, 3], "centre": 2, "scale": 1, "coefficients": [[0, 0, 1]] * 3}
+OVERFLOWING["intercept"] = [0, 0, 0]
+
 FORGED = {
     "a text beyond the bytes": (lambda m, a: a.update({"rows.ends": a["rows.ends"] + 2**40}), "rows"),
     "bytes that are not text": (lambda m, a: a.update({"rows.data": a["rows.data"] | 0x80}), "rows"),
@@ -320,6 +323,11 @@ FORGED = {
     "a scale of zero": (lambda m, a: m["encoders"]["row"]["columns"][0].update(standard=[0.0, 0.0]), "encoders"),
     "no temperature": (lambda m, a: m.update(calibrator={"name": "temperature", "temperature": -1}), "calibrator"),
     "a trace that is no table": (lambda m, a: m["about"]["fit"].update(trace_={"objective": 3}), "trace_"),
+    "a solver that is a list": (lambda m, a: m["about"]["fit"].update(solver_=[]), "solver_"),
+    "a name that is no text": (lambda m, a: m.update(columns=["\udcff", "product"]), "UnicodeEncodeError"),
+    "infinity in single precision": (lambda m, a: a.update({"0.theta": np.float32(1e30) * a["0.theta"]}), "0.theta"),
+    "a calibrator that overflows": (lambda m, a: m.update(calibrator=OVERFLOWING), "calibrator"),
+    "a type that is no name": (lambda m, a: m.update(labels=2**63), "labels"),
     "columns of another table": (lambda m, a: m["about"]["fit"].update(columns_=["a", "b"]), "columns_"),
 }
 

@@ -11,7 +11,7 @@ from dyads.engine import CPU
 from dyads.errors import InputError, UnknownIdError, UnknownIdWarning
 from dyads.paper.experiment import METRICS, Judged
 from dyads.paper.tasks import Task
-from dyads.report.page import report_page
+from dyads.report import report
 from shop import ITEMS, USERS, WITH, X, Y
 
 STARS = 1 + np.searchsorted(["maybe", "no", "yes"], Y)
@@ -69,7 +69,7 @@ def test_evaluations_score_a_table_once(model, scored):
 
 def test_a_report_scores_its_table_once(model, scored):
     pytest.importorskip("matplotlib")
-    report_page(model, ASKED, TRUTH)
+    report(model, ASKED, TRUTH)
     assert scored.count(len(ASKED)) == 1
 
 

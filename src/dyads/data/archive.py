@@ -347,8 +347,13 @@ def _to_json(value: Any) -> Any:
 
 
 def _from_json(value: Any) -> Any:
+    """The inverse of `_to_json`; raises for half of a surrogate pair, which JSON can write and text cannot hold."""
     if isinstance(value, dict):
-        return float(value["float"]) if value.keys() == {"float"} else {k: _from_json(v) for k, v in value.items()}
+        if value.keys() == {"float"}:
+            return float(value["float"])
+        return {_from_json(key): _from_json(item) for key, item in value.items()}
+    if isinstance(value, str):
+        value.encode()
     return [_from_json(item) for item in value] if isinstance(value, list) else value
 
 

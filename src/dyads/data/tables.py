@@ -106,7 +106,8 @@ def library_of(table: Any) -> str | None:
 
 def table_of(columns: Mapping[str, Any], library: str | None) -> Any:
     """Make a table of a library; an Arrow table if that is None or not installed."""
-    table = pa.table({name: pa.array(column) for name, column in columns.items()})
+    arrays = (_of_numpy(column) if isinstance(column, np.ndarray) else pa.array(column) for column in columns.values())
+    table = pa.table(dict(zip(columns, arrays, strict=True)))
     if library not in LIBRARIES or library == "pyarrow":
         return table
     try:
@@ -235,11 +236,14 @@ def _arrow(values: Any, name: str, numbers_mix: bool) -> pa.Array:
         return _of_objects(array.tolist(), name, numbers_mix)
     if array.dtype.kind == "c":
         raise InputError(f"{_capital(name)} is complex. Complex data not supported: expected ids or real numbers.")
-    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return _of_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
+
+
+def _of_numpy(array: np.ndarray[Any, Any]) -> pa.Array:
     if array.dtype.kind == "U" and len(array):
         letters = np.ascontiguousarray(array).view(np.uint32).reshape(len(array), -1)
         if ((letters[:, :-1] == 0) & (letters[:, 1:] != 0)).any():
-            # From an array of NumPy, Arrow would cut a text at a NUL character.
+            # Arrow would cut the texts of NumPy at a NUL character.
             return pa.array(array.tolist(), pa.large_string())
     return pa.array(array)
 

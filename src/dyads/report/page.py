@@ -51,47 +51,7 @@ def report(
     model: Any,
     X: Any,
     y: Any,
-    path: str | os.PathLike[str],
-    *,
-    sample_weight: Any = None,
-    row_features: Any = None,
-    col_features: Any = None,
-    model_name: str | None = None,
-    data_name: str | None = None,
-    date: datetime.date | None = None,
-) -> None:
-    """Write an HTML report on a fitted model, evaluated on labelled dyads that were not used for training.
-
-    The page is one file without links to others. It has metrics, calibration, pictures, and a form to look up pairs.
-
-    Parameters
-    ----------
-    X, y, sample_weight : labelled dyads, and their weights (n,) if they have any; all figures are weighted
-    path : file to write; an existing file is replaced once the page is complete
-    row_features, col_features : as for `predict_proba`
-    model_name : title of the page, by default the name of the estimator
-    data_name : name of the data in the page, such as that of their file
-    date : date in the page, by default today
-    """
-    page = report_page(
-        model,
-        X,
-        y,
-        sample_weight=sample_weight,
-        row_features=row_features,
-        col_features=col_features,
-        model_name=model_name,
-        data_name=data_name,
-        date=date,
-    )
-    with replacing(path) as file:
-        file.write(page.encode())
-
-
-def report_page(
-    model: Any,
-    X: Any,
-    y: Any,
+    path: str | os.PathLike[str] | None = None,
     *,
     sample_weight: Any = None,
     row_features: Any = None,
@@ -100,7 +60,20 @@ def report_page(
     data_name: str | None = None,
     date: datetime.date | None = None,
 ) -> str:
-    """HTML of the page that `report` writes."""
+    """Make an HTML report on a fitted model, evaluated on labelled dyads that were not used for training.
+
+    Returns the page, and writes it to a file if `path` is given. The page needs no other file. It has metrics,
+    calibration, pictures, and a form to look up pairs.
+
+    Parameters
+    ----------
+    X, y, sample_weight : labelled dyads, and their weights (n,) if they have any; all figures are weighted
+    path : file to write, by default none; an existing file is replaced once the page is complete
+    row_features, col_features : as for `predict_proba`
+    model_name : title of the page, by default the name of the estimator
+    data_name : name of the data in the page, such as that of their file
+    date : date in the page, by default today
+    """
     if importlib.util.find_spec("matplotlib") is None:
         raise InputError("The report needs matplotlib, which is not installed: run pip install 'dyads[plot]'.")
     features = {"row_features": row_features, "col_features": col_features}
@@ -129,12 +102,16 @@ def report_page(
         **dict(zip(("row", "col"), (ids.name for ids in model.record_.known.vocabularies[:2]), strict=True)),
     }
     page = files("dyads.report").joinpath("page.html").read_text(encoding="utf8")
-    return Template(page).substitute(
+    text = Template(page).substitute(
         sections | {key: html.escape(name) for key, name in names.items()},
         data=json.dumps(looked_up).replace("<", "\\u003c"),
         note=note,
         hidden="" if looked_up["rows"] else "hidden",
     )
+    if path is not None:
+        with replacing(path) as file:
+            file.write(text.encode())
+    return text
 
 
 def _facts(model: Any, truth: Array, weight: Array | None, data_name: str | None) -> str:
