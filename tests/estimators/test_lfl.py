@@ -9,6 +9,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.preprocessing import OneHotEncoder
@@ -27,6 +28,7 @@ from dyads.errors import (
     VanishedWarning,
 )
 from dyads.solve import SOLVERS
+from shop import X, Y
 
 BOTH_SOLVERS = pytest.mark.parametrize("solver", ["lbfgs", "sgd"])
 
@@ -679,3 +681,27 @@ def test_a_model_remembers_what_its_data_were_called(tmp_path):
     assert LFLClassifier(rank=0).fit(X, y.to_list()).trained_on_["label"] is None
     online = LFLClassifier(rank=0).partial_fit(X, y).partial_fit(X[:3], y[:3])
     assert (online.trained_on_["pairs"], online.structure_) == (7, "bilinear")
+
+
+def test_a_partial_fit_that_fails_leaves_no_half_fitted_model():
+    model = LFLClassifier(rank=0, solver="sgd")
+    with pytest.raises(InputError):
+        model.partial_fit(X, Y[:3])
+    with pytest.raises(NotFittedError):
+        model.predict_proba(X)
+
+
+def test_more_labels_leave_what_is_remembered_of_the_first():
+    model = LFLClassifier(rank=0, solver="sgd").partial_fit(X, pd.Series(Y, name="outcome"))
+    model.partial_fit(X[:10], np.asarray(Y[:10]))
+    assert (model.trained_on_["label"], model.trained_on_["pairs"]) == ("outcome", len(X) + 10)
+    new = X[:5].assign(user="newcomer")
+    assert model.fold_in(new, Y[:5]).trained_on_["pairs"] == len(X) + 15
+
+
+def test_the_order_of_labels_may_come_from_an_index_or_from_all_classes():
+    levels = pd.Index(["yes", "no", "maybe"])
+    assert LFLOrdinal(rank=0, order=levels).fit(X, Y).classes_.tolist() == levels.tolist()
+    classes = pd.Categorical(levels, categories=levels, ordered=True)
+    model = LFLOrdinal(rank=0, solver="sgd").partial_fit(X, Y, classes=classes)
+    assert model.classes_.tolist() == levels.tolist()

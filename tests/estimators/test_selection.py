@@ -92,7 +92,7 @@ def test_a_model_that_does_not_beat_marginals_says_so_and_by_how_much():
     assert sentence.startswith("The model does not beat 'all labels'")
     assert figures in sentence
     assert "is more than twice its standard error" in sentence
-    assert "--l2" in sentence
+    assert "--cv" in sentence
     flat = LFLClassifier(rank=0, l2=dyads.L2(bias=1e6)).fit(pairs[train], y[train])
     assert "is not more than twice its standard error" in shortfall(flat, predictors_of(flat, pairs[test]), y[test])
     record = flat.record_
@@ -317,3 +317,29 @@ def test_a_search_takes_what_a_fit_takes():
     assert list(warnings.filters) == before
     with pytest.raises(InputError, match="learns how strong"):
         LFLClassifierCV(solver="gibbs").fit(X, Y)
+
+
+def test_a_regime_without_weight_has_no_figures():
+    model = LFLClassifier(rank=0).fit(X, Y)
+    table = pd.concat([X[:40], X[:5].assign(user="new")])
+    weight = np.repeat([1.0, 0.0], [40, 5])
+    figures = dyads.evaluate(model, table, np.concatenate([Y[:40], Y[:5]]), weight).set_index(["regime", "predictor"])
+    assert np.isnan(figures.loc[("new row", "model"), "log_loss"])
+    assert figures.loc[("all", "model"), "log_loss"] == figures.loc[("known", "model"), "log_loss"]
+
+
+def test_advice_is_never_what_has_been_done_or_cannot_be():
+    rng = np.random.default_rng(0)
+    pairs, labels = {"a": rng.integers(0, 30, 300), "b": rng.integers(0, 30, 300)}, rng.integers(0, 2, 300)
+    for model, advice in (
+        (LFLClassifier(rank=0, l2=dyads.L2(bias=0.01)), "--cv"),
+        (dyads.LFLLink(rank=0, structure="directed", l2=dyads.L2(bias=0.01)), "other penalties"),
+        (LFLClassifierCV(0, grid={"l2__bias": [0.01, 0.02]}), "Sample the posterior"),
+    ):
+        model.fit(pairs, labels)
+        others = {"a": rng.integers(0, 30, 300), "b": rng.integers(0, 30, 300)}
+        sentence = shortfall(model, predictors_of(model, others), rng.integers(0, 2, 300))
+        assert advice in sentence
+        assert ("--cv" in sentence) == (advice == "--cv")
+        few = {name: column[:9] for name, column in others.items()}
+        assert shortfall(model, predictors_of(model, few), rng.integers(0, 2, 9)) == ""

@@ -189,7 +189,7 @@ def _changed_arrays(arrays, rng):
     arrays = dict(arrays)
     names = list(arrays)
     name, other = names[int(rng.integers(len(names)))], names[int(rng.integers(len(names)))]
-    array, kind = arrays[name], int(rng.integers(12))
+    array, kind = arrays[name], int(rng.integers(13))
     if kind == 0:
         del arrays[name]
     elif kind == 1:
@@ -211,6 +211,8 @@ def _changed_arrays(arrays, rng):
         arrays[name] = array * array.dtype.type([-1, 1e20, 1e-30][int(rng.integers(3))])
     elif kind == 9:
         arrays[f"{name}x"] = arrays.pop(name)
+    elif kind == 10:
+        arrays[name] = np.zeros((2**40, 0) if array.ndim > 1 else 0, array.dtype)
     elif array.size:
         changed, at = array.copy().reshape(-1), int(rng.integers(array.size))
         odd = ODD_FLOATS if array.dtype.kind == "f" else ODD_INTEGERS

@@ -77,7 +77,19 @@ def relations():
     return dyads.LFLRelational(rank=2, l2=0.3, random_state=0, n_models=2).fit(X, rng.integers(0, 2, 90))
 
 
-MODELS = {"nominal": nominal, "features": features, "posterior": posterior, "links": links, "relations": relations}
+def plain():
+    X, rng = _pairs(7)
+    return dyads.LFLClassifier(rank=0, bias=False).fit(X, rng.integers(0, 3, 120))
+
+
+MODELS = {
+    "plain": plain,
+    "nominal": nominal,
+    "features": features,
+    "posterior": posterior,
+    "links": links,
+    "relations": relations,
+}
 
 
 def use(model):

@@ -180,7 +180,10 @@ def test_weights_count_in_every_figure(store):
         assert [cell.split()[0] for cell in weighted[name]] == [cell.split()[0] for cell in counted[name]]
     low, high = map(float, re.search(r"\((.*) to (.*)\)", weighted["log-loss"][0]).groups())
     assert low < float(counted["log-loss"][0].split()[0]) < high
-    for label, line in table_after("Labels", same).items():
+    labels = table_after("Labels", same)
+    assert labels.pop("")[2] == "share of the pairs"
+    assert table_after("Labels", text)[""][2] == "share of the weight"
+    for label, line in labels.items():
         assert table_after("Labels", text)[label][1:] == line[1:]
     assert "Confusion: summed weights" in text
     assert f"sum to {weight.sum():,.6g}" in text
@@ -353,3 +356,9 @@ def test_a_page_of_ordered_texts_has_the_figures_of_numbers():
         for model, labels in ((words, names[y_test]), (numbers, y_test))
     ]
     assert shown[0] == shown[1]
+
+
+def test_weights_that_are_nearly_all_zero_have_intervals(store):
+    model, test = store
+    weight = np.where(np.arange(len(test.y)) < 2, 1.0, 0.0)
+    assert "log-loss" in page.report(model, test.X, test.y, sample_weight=weight)

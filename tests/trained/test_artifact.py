@@ -317,16 +317,24 @@ FORGED = {
     "a billion draws": (lambda m, a: m.update(draws=10**9), "draws"),
     "a rank beyond the parameters": (lambda m, a: m["structure"].update(rank=10**5), "rank|theta"),
     "NaN parameters": (_set("0.theta", 3, np.nan), "0.theta"),
-    "parameters that overflow": (_set("0.theta", 3, 1e30), "0.theta"),
+    "parameters that overflow": (lambda m, a: a.update({"0.theta": 0 * a["0.theta"] + 1e99}), "0.theta"),
     "negative counts": (_set("row_counts", 0, -1), "row_counts"),
-    "a version that is no number": (lambda m, a: m.update(version=[5, "x"]), "manifest"),
+    "a version that is no number": (lambda m, a: m.update(version=[5, "x"]), "version"),
     "a scale of zero": (lambda m, a: m["encoders"]["row"]["columns"][0].update(standard=[0.0, 0.0]), "encoders"),
     "no temperature": (lambda m, a: m.update(calibrator={"name": "temperature", "temperature": -1}), "calibrator"),
     "a trace that is no table": (lambda m, a: m["about"]["fit"].update(trace_={"objective": 3}), "trace_"),
     "a solver that is a list": (lambda m, a: m["about"]["fit"].update(solver_=[]), "solver_"),
     "a name that is no text": (lambda m, a: m.update(columns=["\udcff", "product"]), "UnicodeEncodeError"),
-    "infinity in single precision": (lambda m, a: a.update({"0.theta": np.float32(1e30) * a["0.theta"]}), "0.theta"),
+    "infinity in single precision": (
+        lambda m, a: a.update({"0.theta": np.full_like(a["0.theta"], np.inf, "f4")}),
+        "0.theta",
+    ),
     "a calibrator that overflows": (lambda m, a: m.update(calibrator=OVERFLOWING), "calibrator"),
+    "scores that do not ascend": (lambda m, a: a.update(nonconformity=np.array([0.5, 0.1])), "nonconformity"),
+    "a dialect that is none": (lambda m, a: m["about"]["fit"]["trained_on_"].update(dialect={"x": 1}), "trained_on_"),
+    "non-links without a rate": (lambda m, a: m["about"]["fit"]["trained_on_"].update(negatives="all"), "trained_on_"),
+    "a search without a score": (lambda m, a: m["about"]["fit"]["trained_on_"].update(chosen={}), "held_out_"),
+    "another rank": (lambda m, a: m["about"]["parameters"].update(rank=10**6), "rank"),
     "a type that is no name": (lambda m, a: m.update(labels=2**63), "labels"),
     "columns of another table": (lambda m, a: m["about"]["fit"].update(columns_=["a", "b"]), "columns_"),
 }
@@ -347,6 +355,25 @@ def test_a_forged_file_with_right_checksums_is_refused_by_the_name_of_its_part(s
     path.write_bytes(mutations.packed(manifest, arrays))
     with pytest.raises(ModelFileError, match=part):
         dyads.load(path)
+
+
+def test_lengths_that_take_no_bytes_are_refused(store, tmp_path):
+    path = tmp_path / "m.dyads"
+    LFLClassifier(rank=0, bias=False).fit(store.X, store.y).save(path)
+    manifest, arrays = mutations.unpacked(path.read_bytes())
+    spread = {f"0.{side}_spread": np.zeros((2**40, 0)) for side in ("row", "col")}
+    path.write_bytes(mutations.packed(manifest, arrays | spread))
+    with pytest.raises(ModelFileError, match="_spread"):
+        dyads.load(path)
+
+
+def test_features_of_any_size_come_back(store, tmp_path):
+    shoppers = np.unique(store.X["shopper"])
+    seconds = 1.6e9 + 1e7 * np.arange(len(shoppers))
+    side = SideInformation(row=(shoppers, np.column_stack([seconds, np.ones(len(shoppers))])), interactions=1)
+    model = LFLClassifier(rank=1, features=side, solver=LBFGS(max_iter=5), random_state=0).fit(store.X, store.y)
+    model.save(tmp_path / "m")
+    np.testing.assert_array_equal(dyads.load(tmp_path / "m").predict_proba(store.X), model.predict_proba(store.X))
 
 
 @pytest.mark.slow

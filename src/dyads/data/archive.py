@@ -41,7 +41,7 @@ DTYPES = {
 """The dtypes of arrays in a file, by their names in safetensors."""
 
 MOST_DIMENSIONS = 3
-LARGEST = 1e100
+LARGEST_FLOAT = 1e100
 """Largest magnitude of a float in a file, so that products of a few of them are finite."""
 
 
@@ -132,8 +132,8 @@ class Contents:
         self,
         name: str,
         *shape: int | None,
-        least: float = -LARGEST,
-        most: float = LARGEST,
+        least: float = -LARGEST_FLOAT,
+        most: float = LARGEST_FLOAT,
         dtype: tuple[str, ...] = ("F64",),
     ) -> Array:
         """An array of finite floats between `least` and `most`."""
@@ -202,7 +202,8 @@ def read_archive(path: str | os.PathLike[str], kind: Format) -> Contents:
     with open(path, "rb") as file:
         if file.read(2) != b"PK":
             raise ModelFileError(
-                f"{path} is not a {kind.name}: expected a file that dyads has written. Check the path."
+                f"{path} is not a {kind.name}: expected a file that dyads has written. Check the path, or "
+                f"{kind.if_damaged}."
             )
         try:
             with zipfile.ZipFile(file) as archive:
@@ -210,9 +211,9 @@ def read_archive(path: str | os.PathLike[str], kind: Format) -> Contents:
             manifest = json.loads(text, parse_constant=_refuse_constant)
             if not isinstance(manifest, dict) or manifest["format"] != kind.name:
                 raise ModelFileError(f"{path} has another format: expected a {kind.name}. Check the path.")
-            major, minor = (
-                version if type(version) is int else _refuse_constant("") for version in manifest["version"]
-            )
+            major, minor = manifest["version"]
+            if type(major) is not int or type(minor) is not int:
+                raise ValueError("its version is not two whole numbers")
             if major != kind.major:
                 raise ModelFileError(
                     f"{path} has format {major}.{minor}, written by dyads {str(manifest['library'])[:20]}, but this "
@@ -314,6 +315,8 @@ def _arrays_of(part: Array) -> dict[str, Array]:
         if (
             any(type(number) is not int or number < 0 for number in (begin, end, *shape))
             or len(shape) > MOST_DIMENSIONS
+            # A shape such as (10**12, 0) takes no bytes, and a loop over it would not end.
+            or max(shape, default=0) > len(part)
         ):
             raise ValueError(f"the array {name[:80]!r} has no valid shape")
         if end > len(data) or end - begin != math.prod(shape) * dtype.itemsize or begin % dtype.itemsize:

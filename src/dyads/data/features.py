@@ -569,7 +569,7 @@ CATEGORICAL = {
 }
 """Kinds of columns with categories, and the types of these."""
 
-LONGEST_NAMES = 2**24
+LONGEST_NAMES = 2**28
 """Most characters in the names of the features of an encoder that is read from a file."""
 
 LEAST_SCALE = 1e-30

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from scipy import sparse
 
-from dyads.data.codes import Codes, Vocabulary, codes_of, encode_labels, ordered_classes, to_numpy
+from dyads.data.codes import Codes, Vocabulary, codes_of, encode_labels, ordered_classes, text_order, to_numpy
 from dyads.data.dyads import Dyads, Side
 from dyads.data.features import Encoder, Features, aligned, seen_sets
 from dyads.data.tables import named_values, read_column, read_feature
@@ -89,9 +89,11 @@ def read_observations(
     values = named_values(X)
     names = _id_columns(list(values), wanted, len(next(iter(values.values()), X)))
     ids, further, distinct, label, weight = _read_lines(values, names, y, sample_weight, 2 if classes is None else 1)
+    # Either the labels or the list of all classes may be an ordered categorical.
+    categorical = y if classes is None or text_order(classes) is None else classes
     classes = distinct if classes is None else encode_labels(classes)[0]
     if ordered:
-        classes = ordered_classes(classes, y, order)
+        classes = ordered_classes(classes, categorical, order)
     if classes is not distinct:
         label = codes_of(distinct, classes)[label]
     if one_set:

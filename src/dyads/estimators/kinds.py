@@ -8,7 +8,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dyads.data.archive import Contents
 from dyads.data.codes import numeric_values, read_labels, to_numpy, values_of
-from dyads.data.observations import Observations
+from dyads.data.observations import Observations, wanted_columns
 from dyads.errors import InputError
 from dyads.estimators.lfl import LFL
 from dyads.estimators.predictor import SAVED, SAVED_DIAGNOSTICS
@@ -116,12 +116,14 @@ class LFLClassifier(_Nominal):
     trace_ : dict of lists, one entry per iteration: init, iteration, objective, validation, seconds; for "gibbs", init
         is the chain, iteration the sweep, and objective the negative log-likelihood after it
     held_out_ : dict of the log-loss on the dyads that early stopping or cross-validation held out, by predictor:
-        "model", and the marginals of the dyads trained on, as named by `marginals`; empty if none were held out
+        "model" (of an ensemble the first), and the marginals of the dyads trained on, as named by `marginals`; empty
+        if none were held out
     diagnostics_ : dict, only for "gibbs": r_hat and effective_samples of monitored predictions, burn_in, acceptance
     n_parameters_ : number of learnt parameters
     structure_ : name of the structure
     trained_on_ : dict: label and weight, the names of these columns if they were series with a name; pairs, their
-        number; version, of dyads; for a search also chosen, its parameters, and score
+        number; version, of dyads; for a search also chosen, its parameters; after ``dyads fit`` also the dialect of
+        its tables, and for an edge list negatives and rate
     record_ : the `Record` that all of these are read from
 
     References
@@ -247,10 +249,11 @@ def load(path: str | os.PathLike[str]) -> Any:
         kind = ESTIMATORS[about["estimator"]]
         model = kind(**{name: from_json(value) for name, value in about["parameters"].items()})
         model.check_params()
+        wanted_columns(model.id_columns, kind._n_id_columns)
     except (InputError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         reason = " ".join(str(error).split())[:200]
         raise artifact.unsupported(contents, f"parameters ({type(error).__name__}: {reason})") from error
-    _check_kind(contents, kind, record, model.unknown)
+    _check_kind(contents, kind, record, model)
     fit = contents.typed("about (fit)", about.get("fit"), dict, "an object")
     for name, is_valid in (SAVED | (SAVED_DIAGNOSTICS if record.is_posterior else {})).items():
         if name not in fit or not is_valid(fit[name]):
@@ -261,12 +264,14 @@ def load(path: str | os.PathLike[str]) -> Any:
     further = [] if encoder is None else [column.name for column in encoder.columns]
     if sorted(fit["columns_"]) != sorted({*ids, *further}) or fit["n_features_in_"] != len(fit["columns_"]):
         raise contents.wrong("about (fit, columns_)", f"the columns {[*ids, *further]!r:.200}")
+    if "chosen" in model.trained_on_ and "model" not in model.held_out_:
+        raise contents.wrong("about (fit, held_out_)", "the log-loss of the search")
     model.record_ = record
     return model
 
 
-def _check_kind(contents: Contents, kind: type[LFL], record: Record, unknown: str) -> None:
-    """Raise unless an estimator of this kind could have learnt the record."""
+def _check_kind(contents: Contents, kind: type[LFL], record: Record, model: LFL) -> None:
+    """Raise unless an estimator of this kind, with the parameters of `model`, could have learnt the record."""
     structure = record.parts.structure
     if (type(structure), structure.one_set) not in [STRUCTURES[name] for name in kind._structures]:
         raise contents.wrong("structure", f"one of {kind.__name__}, {', '.join(kind._structures)}")
@@ -274,5 +279,7 @@ def _check_kind(contents: Contents, kind: type[LFL], record: Record, unknown: st
         raise contents.wrong("relation", f"as for {kind.__name__}")
     if record.parts.loss.ordered and not kind._ordered:
         raise contents.wrong("loss", f"as for {kind.__name__}")
-    if unknown == "mean" and record.draws[0].prediction is None:
+    if model.rank != record.parts.rank:
+        raise contents.wrong("about (parameters, rank)", f"{record.parts.rank}")
+    if model.unknown == "mean" and record.draws[0].prediction is None:
         raise contents.wrong("0.prediction", "the mean predictions, which unknown='mean' needs")

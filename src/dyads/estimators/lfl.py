@@ -435,7 +435,6 @@ class LFL(Predictor):
                 "expected a fit with n_models=1 and a solver that minimises. Use fit."
             )
         if record is None:
-            self.library_ = library_of(X)
             more = self._read(X, y, sample_weight, classes=classes)
             before, start, n_iter, trace = None, None, 0, {}
             parts, known = self._untrained(more)
@@ -465,9 +464,9 @@ class LFL(Predictor):
         self.columns_, self.n_features_in_ = more.columns, len(more.columns)
         self.n_iter_, self.solver_, self.converged_ = n_iter + 1, "sgd", False
         self.objective_ = progress.objective
-        origin = _origin(y, sample_weight, len(dyads))
-        before_pairs = 0 if record is None else self.trained_on_["pairs"]
-        self.trained_on_ = origin | {"pairs": before_pairs + origin["pairs"]}
+        if record is None:
+            self.library_, self.trained_on_ = library_of(X), _origin(y, sample_weight, 0)
+        self._count_pairs(len(dyads))
         self.trace_ = {name: [*trace.get(name, []), value] for name, value in progress._asdict().items()}
         self.held_out_ = {}
         return self
@@ -507,7 +506,11 @@ class LFL(Predictor):
         # Dyads between two fixed ids carry no information about the others.
         dyads = new.dyads.take(np.isin(new.dyads.row, rows) | np.isin(new.dyads.col, cols))
         self.record_ = fold_in(grown, dyads, rows, cols, self._engine)
+        self._count_pairs(len(dyads))
         return self
+
+    def _count_pairs(self, n_more: int) -> None:
+        self.trained_on_ = {**self.trained_on_, "pairs": self.trained_on_["pairs"] + n_more}
 
     def _read_more(self, record: Record, X: Any, y: Any, sample_weight: Any) -> Observations:
         known = record.known

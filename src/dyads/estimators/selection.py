@@ -140,7 +140,7 @@ def turned(columns: Mapping[str, Sequence[Any]]) -> dict[str, tuple[int, dict[st
     return {"all": everything} | {regime: part for regime, part in tables.items() if part[0] < everything[0]}
 
 
-JUDGED = ("log_loss", "brier_score", "classwise_ece", "auc", "accuracy")
+EVALUATED = ("log_loss", "brier_score", "classwise_ece", "auc", "accuracy")
 """Metrics of `evaluate` for all labels, by the names of their functions; the first three take probabilities."""
 
 
@@ -150,10 +150,10 @@ def _figures(
     """The metrics of `evaluate` on the `chosen` dyads, by name (keys of `metrics.TITLES`)."""
     classes, y, proba = predictions.classes, truth[chosen], predictions.proba[chosen]
     labels, share = predictions.labels[chosen], None if weight is None else weight[chosen]
-    if not len(y):
-        names = [*JUDGED, *(("mean_absolute_error", "root_mean_squared_error") if ordered else ())]
+    if not len(y) or (share is not None and not share.any()):
+        names = [*EVALUATED, *(("mean_absolute_error", "root_mean_squared_error") if ordered else ())]
         return dict.fromkeys(names, np.nan)
-    figures = {name: getattr(metrics, name)(y, proba, classes, share) for name in JUDGED[:3]}
+    figures = {name: getattr(metrics, name)(y, proba, classes, share) for name in EVALUATED[:3]}
     several = len(np.unique(y)) > 1
     figures["auc"] = metrics.auc(y, proba, classes, sample_weight=share) if several else np.nan
     figures["accuracy"] = metrics.accuracy(y, labels, share)
@@ -165,24 +165,38 @@ def _figures(
     return figures
 
 
+FEWEST_TO_JUDGE = 30
+"""Fewest dyads on which a model is said not to beat marginals: a standard error of fewer is not to be trusted."""
+
+
 def _remedy(model: Any) -> str:
     """Advice for a model that is no better than marginals, in terms of the command."""
-    if model.record_.parts.loss.ordered and model.record_.calibrator is None:
+    record = model.record_
+    if record.parts.loss.ordered and record.calibrator is None:
         return "Its loss trains only the expected label: calibrate its probabilities on held-out pairs."
-    if isinstance(model, _CV):
-        return "Raise --l2-bias, or sample the posterior (--solver gibbs)."
-    return "Raise the penalties (--l2, --l2-bias), choose one by --cv, or sample the posterior (--solver gibbs)."
+    if record.is_posterior:
+        return (
+            "More sweeps (--solver-sweeps) or features of the ids may help; or the ids tell nothing about the labels."
+        )
+    if "chosen" in model.trained_on_ or isinstance(model, _CV):
+        return "Sample the posterior (--solver gibbs)."
+    if type(model).__name__ not in SEARCHES:
+        return "Try other penalties (--l2, --l2-bias), or sample the posterior (--solver gibbs)."
+    return "Choose the penalty by --cv, or sample the posterior (--solver gibbs)."
 
 
 def shortfall(model: Any, predictors: Mapping[str, Predictions], y: Any, sample_weight: Any = None) -> str:
     """A sentence that says so if the model does not beat the best of the marginals in log-loss; empty if it does.
 
-    The model beats them if the mean of its log-loss minus theirs is below zero by more than two standard errors.
+    The model beats them if the mean of its log-loss minus theirs is below zero by more than two standard errors. Of
+    fewer than `FEWEST_TO_JUDGE` dyads nothing is said.
     """
     truth, weight = read_labels(y), read_weight(sample_weight)
     losses = {name: metrics.log_losses(truth, each.proba, each.classes) for name, each in predictors.items()}
     means = {name: float(np.average(loss, weights=weight)) for name, loss in losses.items()}
     best = best_marginal(means)
+    if len(truth) < FEWEST_TO_JUDGE:
+        return ""
     difference, error = metrics.paired_difference(losses["model"], losses[best], weight)
     if difference < -2 * error or best == "model":
         return ""

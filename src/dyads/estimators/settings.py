@@ -11,8 +11,9 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
 from dyads.data.features import SideInformation
+from dyads.data.files import Dialect
 from dyads.engine import CPU, ENGINES, Engine
-from dyads.errors import InputError, unknown_name
+from dyads.errors import InputError, shortened, unknown_name
 from dyads.model.loss import LOSSES
 from dyads.model.objective import L2
 from dyads.model.parameters import Layout
@@ -178,12 +179,14 @@ def _check_order(estimator: Any) -> None:
     if order is None:
         return
     if not estimator._ordered:
-        raise InputError(f"order={order!r} is for ordered labels: use LFLOrdinal, or omit it.")
-    labels = list(order) if isinstance(order, Sequence | np.ndarray) and not isinstance(order, str) else []
+        raise InputError(
+            f"order={shortened(list(order))} is for ordered labels: use LFLOrdinal (--kind ordinal), or omit it."
+        )
+    labels = list(order) if isinstance(order, Iterable) and not isinstance(order, str) else [order]
     if not all(isinstance(label, str) for label in labels) or not 2 <= len(set(labels)) == len(labels):
         raise InputError(
-            f"Got order={order!r}: expected a list of distinct labels that are text, from lowest to highest, such as "
-            "['low', 'medium', 'high']."
+            f"Got order={shortened(labels)}: expected a list of distinct labels that are text, from lowest to highest, "
+            "such as ['low', 'medium', 'high']."
         )
 
 
@@ -291,4 +294,14 @@ def is_origin(value: Any) -> bool:
         and value.keys() >= {"label", "weight", "pairs", "version"}
         and all(type(item) in ORIGIN[name] for name, item in value.items())
         and is_count(value["pairs"])
+        and ("negatives" in value) == ("rate" in value)
+        and _is_dialect(value.get("dialect", {}))
     )
+
+
+def _is_dialect(value: dict[str, Any]) -> bool:
+    try:
+        Dialect(**value)
+    except (InputError, TypeError, AttributeError):
+        return False
+    return True

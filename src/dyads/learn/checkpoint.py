@@ -24,8 +24,8 @@ CHAINS = Format("dyads chain", 5, 0, START_OVER, START_OVER)
 WATCHED = 256
 """Number of predictions monitored for mixing: more estimate the share with a high R-hat better, and cost memory."""
 
-LARGEST = 1e9
-"""Largest magnitude of a parameter in a checkpoint, and of one over a scale: beyond any chain, without overflow."""
+LARGEST_PARAMETER, LARGEST_PRECISION = 1e9, 1e30
+"""Largest magnitudes of parameters, and of precisions and one over them: beyond any chain, without overflow."""
 
 CHECKPOINT_SECONDS = 60.0
 """Seconds between checkpoints: an interruption loses at most about a minute, and writing takes a negligible share."""
@@ -84,7 +84,7 @@ def _chain(contents: Contents, start: str, every: Any, layout: Layout) -> Chain:
     losses = contents.floats(f"{start}losses", None)
     n = len(losses)
     sweeps = contents.raw(f"{start}sweeps", ("I64",), (None,))
-    if len(sweeps) and not (sweeps[0] > 0 and sweeps[-1] <= n and (np.diff(sweeps) > 0).all()):
+    if len(sweeps) and not (sweeps[0] > 0 and sweeps[-1] <= n and (sweeps[1:] > sweeps[:-1]).all()):
         raise contents.wrong(f"{start}sweeps", f"ascending numbers from 1 to {n}")
     watched = contents.floats(f"{start}watched", n, WATCHED if n else None, least=0, most=1)
     kept = _states(contents, f"{start}draws_", layout, (len(sweeps),), "F32") if len(sweeps) else {}
@@ -105,17 +105,17 @@ def _states(contents: Contents, start: str, layout: Layout, first: tuple[int, ..
     row, col, shared = layout.sizes
     sizes = [row] if layout.structure.one_set else [row, col]
     sizes += [shared] if layout.n_relations > 1 else []
-    bounds = {
-        "theta": -LARGEST,
-        "mean": -LARGEST,
-        "precision": -LARGEST,
-        "scale": 1 / LARGEST,
-        "side_precision": 1 / LARGEST,
+    limits = {
+        "theta": (-LARGEST_PARAMETER, LARGEST_PARAMETER),
+        "mean": (-LARGEST_PARAMETER, LARGEST_PARAMETER),
+        "precision": (-LARGEST_PRECISION, LARGEST_PRECISION),
+        "scale": (1 / LARGEST_PRECISION, LARGEST_PRECISION),
+        "side_precision": (1 / LARGEST_PRECISION, LARGEST_PRECISION),
     }
 
     def take(name: str, number: str, *shape: int) -> Array:
-        bound = bounds[name]
-        return contents.floats(f"{start}{name}{number}", *first, *shape, least=bound, most=LARGEST, dtype=(dtype,))
+        least, most = limits[name]
+        return contents.floats(f"{start}{name}{number}", *first, *shape, least=least, most=most, dtype=(dtype,))
 
     arrays = {"theta": take("theta", "", layout.size), "side_precision": take("side_precision", "", 3)}
     for i, size in enumerate(sizes):

@@ -148,7 +148,7 @@ def _labels(model: Any, truth: Array, proba: Array, weight: Array | None) -> str
         rows.append([str(label), f"{(truth == label).sum():,}", f"{share:.2%}", f"{mean:.2%}"])
     cut = f"The {MOST_LABELS} most frequent of {len(classes):,} labels. " if len(most) < len(classes) else ""
     return f'<p class="faint">{cut}In calibrated predictions, the last two columns are about equal.</p>' + _rows(
-        ["label", "pairs", "share of the pairs", "mean probability"], rows
+        ["label", "pairs", f"share of the {'pairs' if weight is None else 'weight'}", "mean probability"], rows
     )
 
 
@@ -199,6 +199,9 @@ def _losses(model: Any, predictors: dict[str, Predictions], truth: Array) -> dic
 
 def _interval(losses: Array, weight: Array | None) -> str:
     """A 90% bootstrap interval of the mean, as text."""
+    if weight is not None:
+        # Without the pairs that do not count, every sample has a mean.
+        losses, weight = losses[weight > 0], weight[weight > 0]
     rng, n = np.random.default_rng(0), len(losses)
     draws = (rng.integers(0, n, n) for _ in range(DRAWS))
     means = [np.average(losses[drawn], weights=None if weight is None else weight[drawn]) for drawn in draws]

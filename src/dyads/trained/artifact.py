@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from scipy import sparse
 
-from dyads.data.archive import LARGEST, Contents, Format, column_to_arrays, read_archive, write_archive
+from dyads.data.archive import LARGEST_FLOAT, Contents, Format, column_to_arrays, read_archive, write_archive
 from dyads.data.codes import Vocabulary, numeric_values, to_numpy
 from dyads.data.dyads import LabelCounts
-from dyads.data.features import MOST_FEATURES, Encoder
+from dyads.data.features import Encoder
 from dyads.errors import InputError, ModelFileError
 from dyads.model.loss import LOSSES, Loss
 from dyads.model.objective import L2, SCALINGS
@@ -38,11 +38,11 @@ FLOAT_NAMES = {np.dtype(np.float32): "F32", np.dtype(np.float64): "F64"}
 MOST_RANK = 2**20
 """Largest rank: far beyond use, and small enough to compute sizes with."""
 
-MOST_LABEL_BYTES = 2**26
+MOST_LABEL_BYTES = 2**28
 """Largest size of the labels in memory. NumPy gives every text the length of the longest, which a file need not."""
 
-LARGEST_SCORE = 1e30
-"""Largest bound of a score for which single precision cannot overflow."""
+LARGEST_SCORE, LARGEST_DOUBLE_SCORE = 1e30, 1e200
+"""Largest bounds of a score for which single and double precision cannot overflow."""
 
 
 def write(path: str | os.PathLike[str], record: Record, about: dict[str, Any]) -> None:
@@ -51,6 +51,11 @@ def write(path: str | os.PathLike[str], record: Record, about: dict[str, Any]) -
     `Known` is written once; the arrays of draw i have names that begin with "i.".
     """
     known, chosen = record.known, record.parts
+    if known.classes.nbytes > MOST_LABEL_BYTES:
+        raise InputError(
+            f"The labels take {known.classes.nbytes:,} bytes: expected at most {MOST_LABEL_BYTES:,} in a model file. "
+            "Shorten them."
+        )
     # With one id set, the nodes are stored as rows.
     sets = dict(zip(SIDES, known.sets, strict=False))
     columns = {f"{side}s": entities.ids.ids for side, entities in sets.items()}
@@ -106,7 +111,8 @@ def _arrays_of(draw: Draw, sides: list[str]) -> dict[str, Any]:
 def read(path: str | os.PathLike[str]) -> tuple[Record, Contents]:
     """Read a model, and the contents of its file, whose field "about" holds the metadata of the estimator.
 
-    The file may come from a stranger: whatever a fit could not have written raises a `ModelFileError`.
+    The file may come from a stranger: whatever could crash, hang or give invalid probabilities raises a
+    `ModelFileError`.
     """
     contents = read_archive(path, MODEL)
     classes = _classes(contents)
@@ -123,9 +129,7 @@ def read(path: str | os.PathLike[str]) -> tuple[Record, Contents]:
         known=known,
         draws=tuple(_draw(contents, number, layout, theta.dtype) for number in range(n_draws)),
         calibrator=_calibrator(contents, len(classes)),
-        nonconformity=contents.floats("nonconformity", None, least=0, most=1)
-        if contents.has("nonconformity")
-        else None,
+        nonconformity=_nonconformity(contents),
     )
     _check_scores(contents, record)
     return record, contents
@@ -192,7 +196,7 @@ def _known(contents: Contents, classes: Array, structure: Structure) -> Known:
             *(contents.floats(f"{of}_label_counts", n, len(classes), least=0) for of, n in lengths)
         ),
         shared_centre=np.zeros((n_relations, 0)),
-        dyad_encoder=_encoder(contents, "dyad", encoders, None),
+        dyad_encoder=_encoder(contents, "dyad", encoders, len(contents.raw("0.theta", FLOATS, (None,)))),
     )
 
 
@@ -225,13 +229,13 @@ def _features(contents: Contents, name: str, shape: tuple[int, int]) -> sparse.c
     return sparse.csr_array((data, place, start), shape=shape)
 
 
-def _encoder(contents: Contents, side: str, encoders: dict[str, Any], n_features: int | None) -> Encoder | None:
+def _encoder(contents: Contents, side: str, encoders: dict[str, Any], n_features: int) -> Encoder | None:
     """The encoder of one side, of at most `n_features` features; the features beyond are implicit feedback."""
     plain = encoders.get(side)
     if plain is None:
         return None
     try:
-        encoder = Encoder.from_json(plain, MOST_FEATURES if n_features is None else n_features)
+        encoder = Encoder.from_json(plain, n_features)
     except (InputError, pa.ArrowException, ValueError, TypeError, LookupError, OverflowError) as error:
         reason = " ".join(str(error).split())[:200]
         raise contents.wrong(
@@ -262,7 +266,7 @@ def _parts(contents: Contents, structure: Any, known: Known) -> Parts:
         **switches,
     )
     for name in L2().strengths(chosen.layout(known), rank, switches["bias"]):
-        if not (is_number(strengths.get(name)) and 0 <= strengths[name] <= LARGEST):
+        if not (is_number(strengths.get(name)) and 0 <= strengths[name] <= LARGEST_FLOAT):
             raise contents.wrong(f"strengths ({name})", "a number, at least 0")
     return chosen
 
@@ -302,8 +306,10 @@ def _draw(contents: Contents, number: int, layout: Layout, dtype: Any) -> Draw:
         matrix = predictions = None
         if posterior:
             matrix = contents.floats(f"{start}{side}_precision", size, size, dtype=FLOATS)
-            if not (matrix.diagonal() > 0).all():
-                raise contents.wrong(f"{start}{side}_precision", "a matrix with a positive diagonal")
+            try:
+                np.linalg.cholesky(matrix.astype(np.float64))
+            except np.linalg.LinAlgError as error:
+                raise contents.wrong(f"{start}{side}_precision", "a positive definite matrix") from error
         if predicted:
             predictions = contents.raw(f"{start}{side}_predictions", FLOATS, (n, n_labels))
             seen = ~np.isnan(predictions).any(axis=1)
@@ -335,6 +341,15 @@ def _check_proba(contents: Contents, name: str, proba: Array) -> None:
         raise contents.wrong(name, "probabilities, which sum to 1")
 
 
+def _nonconformity(contents: Contents) -> Array | None:
+    if not contents.has("nonconformity"):
+        return None
+    scores = contents.floats("nonconformity", None, least=0, most=1)
+    if (scores[1:] < scores[:-1]).any():
+        raise contents.wrong("nonconformity", "ascending scores")
+    return scores
+
+
 def _calibrator(contents: Contents, n_labels: int) -> Calibrator | None:
     plain = contents.field("calibrator")
     if plain is None:
@@ -353,20 +368,29 @@ def _calibrator(contents: Contents, n_labels: int) -> Calibrator | None:
 def _check_scores(contents: Contents, record: Record) -> None:
     """Raise if scores could overflow, so that probabilities would be NaN.
 
-    The score of a label is at most a product of three entries of effective blocks, summed over the block's size, and
-    shifts. An effective block is the own block and its spread, plus features times side weights.
+    A score is at most a sum, over a block's size, of products of three entries of effective blocks, plus shifts. An
+    entry of an effective block is at most that of own blocks plus the spread, plus, for each feature, its largest
+    value times its largest weight. With features, scores are in double precision.
     """
-    reach = 1.0
-    for entities in record.known.sets:
-        reach += float(np.abs(entities.average_features).sum())
-        if entities.features is not None and entities.features.nnz:
-            reach += float(np.abs(entities.features).sum(axis=1).max())
+    known, layout = record.known, record.parts.layout(record.known)
+    reach = [
+        np.zeros(0)
+        if entities.features is None
+        else np.maximum(abs(entities.features).max(axis=0).toarray().ravel(), abs(entities.average_features))
+        for entities in known.sets
+    ]
+    limit = LARGEST_SCORE if not any(layout.n_features) else LARGEST_DOUBLE_SCORE
     for number, draw in enumerate(record.draws):
-        sides = (
-            getattr(side, name) for side in (draw.rows, draw.cols) for name in ("average", "spread", "partner_shift")
-        )
-        largest = 2 * reach * max(_largest(part) for part in (draw.theta, *sides))
-        if max(largest, 1) ** 3 * len(draw.theta) > LARGEST_SCORE:
+        blocks, weights = layout.blocks(draw.theta), layout.side_weights(draw.theta)
+        bound, shift = max(1.0, _largest(blocks.shared)) * max(layout.sizes), 0.0
+        for i, (population, values) in enumerate(zip((draw.rows, draw.cols), (reach[0], reach[-1]), strict=True)):
+            own = max(_largest(blocks[i]), _largest(population.average)) + _largest(population.spread)
+            features = (
+                float(values @ abs(weights[min(i, len(reach) - 1)]).max(axis=1, initial=0.0)) if len(values) else 0.0
+            )
+            bound *= max(1.0, own + features)
+            shift += _largest(population.partner_shift)
+        if not bound + shift <= limit:
             raise contents.wrong(f"{number}.theta", "parameters whose scores do not overflow")
 
 

@@ -23,11 +23,13 @@ Array = np.ndarray[Any, Any]
 TEMPERATURES = (0.05, 50.0)
 """Bounds of the search for the temperature: from 20 times sharper to 50 times flatter."""
 
-LEAST_SCALE, LARGEST = 1e-30, 1e12
+LEAST_SCALE, LARGEST_WEIGHT = 1e-30, 1e12
 """Least scale and largest weight of a calibrator that is read from a file: far beyond what is learnt, and finite."""
 
 
-def _check_numbers(value: Any, shape: tuple[int, ...], least: float = -LARGEST, most: float = LARGEST) -> None:
+def _check_numbers(
+    value: Any, shape: tuple[int, ...], least: float = -LARGEST_WEIGHT, most: float = LARGEST_WEIGHT
+) -> None:
     """Raise unless `value` is a number, or an array of numbers of this shape, from `least` to `most`."""
     numbers = np.asarray(value)
     if numbers.dtype.kind not in "iuf" or numbers.shape != shape:
@@ -82,7 +84,7 @@ class Logistic(NamedTuple):
         if self.values is not None:
             _check_numbers(self.values, (n_labels,), least=-np.inf, most=np.inf)
             with np.errstate(over="ignore"):
-                _check_numbers((np.asarray(self.values) - self.centre) / self.scale, (n_labels,), -LARGEST, LARGEST)
+                _check_numbers((np.asarray(self.values) - self.centre) / self.scale, (n_labels,))
         _check_numbers(self.coefficients, (n_labels, n_labels if self.values is None else 3))
         _check_numbers(self.intercept, (n_labels,))
 
@@ -168,8 +170,8 @@ def learn_calibrator(method: str, proba: Array, label: Codes, weight: Array | No
     wanted = round(DYADS_PER_PARAMETER * per_label[method] * n_labels)
     if len(label) < wanted:
         warnings.warn(
-            f"Got {len(label)} held-out dyads to calibrate {n_labels} labels by method={method!r}: expected at least "
-            f"{wanted}. Hold out more dyads{'' if method == 'temperature' else ', or use the method temperature'}.",
+            f"{n_labels} labels are calibrated on {len(label)} held-out dyads by method={method!r}, where {wanted} or "
+            f"more are advised: hold out more{'' if method == 'temperature' else ', or use the method temperature'}.",
             FewDyadsWarning,
             stacklevel=caller_level(),
         )

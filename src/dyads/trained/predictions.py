@@ -86,6 +86,8 @@ def predictions_of(model: Any, X: Any, row_features: Any = None, col_features: A
         return model.predictions(  # type: ignore[no-any-return]
             X, row_features=row_features, col_features=col_features
         )
+    if not hasattr(model, "predict_proba"):
+        raise InputError(f"Got a {type(model).__name__} as the model: expected a fitted model with predict_proba.")
     tables = {"row_features": row_features, "col_features": col_features}
     features = {name: table for name, table in tables.items() if table is not None}
     return Predictions(
