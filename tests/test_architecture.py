@@ -170,6 +170,7 @@ MAPPINGS_IN_CALLS = {
     ("paper/experiment.py", "TASKS"): STUDY,
     ("paper/experiment.py", "WRAPPERS"): STUDY,
     ("estimators/selection.py", "_plain"): "the parameters that both estimators have",
+    ("estimators/settings.py", "Dialect"): FILE,
     ("estimators/settings.py", "kinds"): FILE,
     ("cli/models.py", "predictors_of"): GIVEN,
     ("cli/models.py", "explain"): GIVEN,
