@@ -387,7 +387,7 @@ BAD = {
     ),
     "output exists": ((*FIT, "-o", "model.dyads"), 2, "output model.dyads exists.*--force"),
     "no folder": ((*FIT, "-o", "no/x.dyads"), 2, "folder no does not exist"),
-    "folder as output": ((*FIT, "-o", "."), 2, "output . is a folder"),
+    "folder as output": ((*FIT, "-o", "."), 2, r"\. is a folder: expected the name of a file"),
     "wrong name of a page": (
         ("report", "model.dyads", "test.csv", "-o", "page.txt"),
         2,

@@ -1,5 +1,6 @@
 """Tables as people have them, given to the command: dialects, edge lists, splits, and what a model remembers."""
 
+import gzip
 import io
 import json
 import os
@@ -13,9 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import dyads
+from dyads.data.files import Dialect, read_table
 
 
 @pytest.fixture(autouse=True)
@@ -97,6 +100,14 @@ def test_columns_missing_from_standard_input_are_named(run, table, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"item;user\n2;u1\n")))
     code, out, err = run("predict", "m.dyads", "-", "--give", "label")
     assert (code, err) == (0, "Standard input is read as text separated by semicolons.\n")
+    assert out.startswith('"user","item","label"\n"u1",2,')
+
+
+def test_compressed_text_on_standard_input_is_unpacked(run, table, monkeypatch):
+    dyads.LFLOrdinal(0).fit(table[["user", "item"]], table["rating"]).save("m.dyads")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(b"user,item\nu1,2\n"))))
+    code, out, err = run("predict", "m.dyads", "-", "--give", "label")
+    assert (code, err) == (0, "")
     assert out.startswith('"user","item","label"\n"u1",2,')
 
 
@@ -226,6 +237,17 @@ def test_a_split_has_the_format_of_its_table(run, table, name):
         part.sort_values(["user", "item"], ignore_index=True) for part in (pd.concat([train, test]), table)
     )
     pd.testing.assert_frame_equal(whole, expected, check_dtype=False)
+
+
+@pytest.mark.parametrize("cell", ["a::x", "a:", "a\x1fx"])
+def test_a_split_keeps_cells_that_hold_a_separator(run, here, cell):
+    rows = [[cell, "b", "1"], ["c", "d", "2"], ["e", "f", "3"]]
+    Path("t.dat").write_text("user::item::label\n" + "".join(f'"{a}"::{b}::{c}\n' for a, b, c in rows))
+    assert run("split", "t.dat", "--test", 0.4)[0] == 0
+    dialect = Dialect("csv", "::")
+    types = dict.fromkeys(["user", "item", "label"], pa.string())
+    parts = [read_table(f"t-{part}.dat", lambda _: types, dialect).to_pylist() for part in ("train", "test")]
+    assert sorted(list(row.values()) for part in parts for row in part) == rows
 
 
 def test_whole_rows_or_the_latest_pairs_are_held_out(run, table):
