@@ -127,6 +127,9 @@ def test_an_edge_list_is_fitted_with_its_non_links(run, edges):
     code, _, err = run("fit", "edges.txt", *options, "--negatives", "all", "-o", "m.dyads")
     assert code == 0
     assert err.startswith("edges.txt is read as text separated by tabs, after 1 comment line.\n")
+    assert "dyads split" not in err, "it would label nothing"
+    Path("judge.csv").write_text("1,2,label\n0,1,1\n3,2,0\n5,9,0\n")
+    assert run("evaluate", "m.dyads", "judge.csv", "--header")[0] == 0
     model = dyads.load("m.dyads")
     assert (model.columns_, model.trained_on_["pairs"]) == (["1", "2"], 190)
     pairs = dyads.pairs_from_graph(np.array(sorted(edges)), directed=False)
@@ -185,6 +188,17 @@ def test_info_has_the_command_that_fits_the_model_again(run, table):
     np.testing.assert_array_equal(first.record_.draws[0].theta, second.record_.draws[0].theta)
     _, out, _ = run("info", "m.dyads")
     assert f"To fit it again: {facts['command']}" in out
+
+
+@pytest.mark.parametrize("levels", [["low", "mid, or so", "high"], [" low", 'a "mid"', "high"]])
+def test_info_has_the_order_of_labels_that_are_text(run, table, levels):
+    table["rating"] = pd.Categorical.from_codes(table["rating"] - 1, levels, ordered=True)
+    table.to_csv("words.csv", index=False)
+    dyads.LFLOrdinal(0, solver="lbfgs").fit(table[["user", "item"]], table["rating"]).save("m.dyads")
+    command = json.loads(run("info", "m.dyads", "--json")[1])["command"]
+    _, *again = shlex.split(command.replace("TABLE", "words.csv").replace("model.dyads", "again.dyads"))
+    assert run(*again)[0] == 0
+    assert dyads.load("again.dyads").classes_.tolist() == levels
 
 
 def test_info_shows_what_a_search_chose(table):

@@ -160,7 +160,7 @@ def test_a_new_file_has_the_mode_of_new_files(tmp_path):
 
 def test_a_folder_that_does_not_exist_is_named(tmp_path):
     for check in (check_writable, lambda path: replacing(path).__enter__()):
-        with pytest.raises(InputError, match=r"The folder .*/none does not exist: create it, or choose another for x\."):
+        with pytest.raises(InputError, match=r"The folder .*/none does not exist: create it, or choose another for x"):
             check(tmp_path / "none" / "x")
 
 

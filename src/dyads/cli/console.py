@@ -78,11 +78,6 @@ def _end(sentence: str, code: int = 1) -> NoReturn:
     raise typer.Exit(code)
 
 
-def counted(n: int, noun: str) -> str:
-    """A number of things: "1 pair", "2 pairs"."""
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"
-
-
 def say(sentence: str) -> None:
     """Print a message to standard error."""
     Console(stderr=True, highlight=False, soft_wrap=True).print(sentence, markup=False)

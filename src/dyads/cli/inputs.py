@@ -13,7 +13,7 @@ from dyads.cli import console
 from dyads.cli.console import Usage
 from dyads.cli.options import TableCommand, given_dialect
 from dyads.data.files import UNIT, check_columns
-from dyads.errors import InputError
+from dyads.errors import InputError, counted
 
 Table = Annotated[
     str, typer.Argument(help="Table of pairs: CSV, TSV, Parquet or Arrow; - reads CSV from standard input.")
@@ -260,9 +260,7 @@ def split(
         with open_writer(output, table.column_names, dialect, quoted) as write:
             write(table.filter(mask))
     n_test = int(held_out.sum())
-    console.say(
-        f"Wrote {console.counted(len(held_out) - n_test, 'pair')} to {outputs[0]} and {n_test:,} to {outputs[1]}."
-    )
+    console.say(f"Wrote {counted(len(held_out) - n_test, 'pair')} to {outputs[0]} and {n_test:,} to {outputs[1]}.")
 
 
 def _times(column: Any, name: str) -> Any:
