@@ -212,8 +212,8 @@ def fit(
         **({"chosen": model.best_params_} if cv else {}),
     }
     log_loss, pairs = _log_loss_of_fit(model, X, y, sample_weight)
-    figures = {"log_loss": log_loss, "log_loss_on": pairs} if as_json else {f"log-loss on {pairs}": log_loss}
-    _show_facts(summary | figures, as_json)
+    names = ("log_loss", "log_loss_on") if as_json else ("log-loss", "log-loss on")
+    _show_facts(summary | dict(zip(names, (log_loss, pairs), strict=True)), as_json)
     if negatives:
         console.say(
             "The model was fitted to these links: to judge it, hold some out, label them 1 and other pairs 0 (dyads "
