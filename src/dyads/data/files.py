@@ -434,14 +434,17 @@ class _Exchange:
     def _exchanged(self, piece: str) -> str:
         if self._in_quotes or not piece:
             return piece
-        cells = piece.split(self._old)
-        self._may_open = not cells[-1] or cells[-1][-1] in "\r\n"
-        return self._new.join(cells)
+        self._may_open = not self._last_cell(piece)
+        return piece.replace(self._old, self._new)
 
     def _begun(self, text: str) -> str:
         """The end of a text, as far as it may be the beginning of a separator."""
-        cell = text.split(self._old)[-1]
+        cell = self._last_cell(text)
         return next((self._old[:n] for n in range(len(self._old) - 1, 0, -1) if cell.endswith(self._old[:n])), "")
+
+    def _last_cell(self, text: str) -> str:
+        # Cut from the left, as `replace` does: after ":::" there is a cell ":".
+        return text.rpartition("\n")[2].rpartition("\r")[2].split(self._old)[-1]
 
 
 class _Joined(io.RawIOBase):
