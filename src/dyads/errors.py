@@ -88,3 +88,8 @@ def caller_level() -> int:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(LIBRARY):
         frame, level = frame.f_back, level + 1
     return level
+
+
+def counted(n: int, noun: str) -> str:
+    """A number of things, in words of a message: "1 pair", "2 pairs"."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"

@@ -105,7 +105,7 @@ def test_text_labels_are_fitted_in_the_order_that_is_given(run, files, ratings):
         assert dyads.load("words.dyads").classes_.tolist() == levels.tolist()
     code, _, err = run("fit", "words.csv", "--order", "a,b", "-o", "nominal.dyads")
     assert code == 2
-    assert "use LFLOrdinal" in err
+    assert "pass --kind ordinal" in err
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet", "arrow", None])
@@ -387,7 +387,7 @@ BAD = {
     ),
     "output exists": ((*FIT, "-o", "model.dyads"), 2, "output model.dyads exists.*--force"),
     "no folder": ((*FIT, "-o", "no/x.dyads"), 2, "folder no does not exist"),
-    "folder as output": ((*FIT, "-o", "."), 2, "output . is a folder"),
+    "folder as output": ((*FIT, "-o", "."), 2, r"\. is a folder: expected the name of a file"),
     "wrong name of a page": (
         ("report", "model.dyads", "test.csv", "-o", "page.txt"),
         2,
@@ -400,6 +400,16 @@ BAD = {
     ),
     "wrong option": (("fit", "train.csv", "--rnk", "2"), 2, "No such option: --rnk.*--rank"),
     "no such command": (("fti",), 2, "No such command 'fti'. Did you mean 'fit'"),
+    "mean of no order": (
+        ("recommend", "words.dyads"),
+        2,
+        r"--by mean needs ordered labels: expected a label to rank by, one of \['a', 'b'\]",
+    ),
+    "links to describe": (
+        ("describe", "unlabelled.csv"),
+        1,
+        "unlabelled.csv has no column 'label'.*--label. If .* links alone, use dyads fit --kind link --negatives",
+    ),
     "median of no order": (
         ("predict", "nominal.dyads", "test.csv", "--give", "median"),
         2,
@@ -439,6 +449,8 @@ def test_bad_input_is_one_sentence_and_the_right_code(run, files, monkeypatch, n
     (files / "few.csv").write_text("user,age\nu1,20\n")
     train = pd.read_csv("train.csv")
     dyads.LFLClassifier(rank=0).fit(train[["user", "item"]], train["rating"]).save("nominal.dyads")
+    words = np.where(train["rating"] > 3, "a", "b")
+    dyads.LFLClassifier(rank=0).fit(train[["user", "item"]], words).save("words.dyads")
     before = {path.name: path.read_bytes() for path in files.iterdir() if path.is_file()}
     arguments, expected, sentence = BAD[name]
     code, out, err = run(*arguments)
@@ -501,10 +513,9 @@ def test_the_doctor_sees_what_is_odd(run, here):
     _, out, _ = run("describe", "odd.csv", "--json")
     found = " ".join(json.loads(out)["findings"])
     for sentence in (
-        "1 lines repeat an earlier",
-        "1 of them with another label",
-        "capitals or spaces",
-        "numbers and text",
+        "1 line repeats an earlier pair (1 with another label)",
+        "1 id of 'a' differs from another id only in capitals or spaces",
+        "numbers and text (numbers: 1 of 6)",
     ):
         assert sentence in found
     assert "connected parts" in found
@@ -531,15 +542,18 @@ def test_a_model_worse_than_label_frequencies_says_so(run, here):
     noise()[:450].to_csv("train.csv", index=False)
     noise()[450:].to_csv("test.csv", index=False)
     _, out, err = run("fit", "train.csv", "--rank", 0, "--l2-bias", 0.1, "-o", "m.dyads", "--json")
-    told = json.loads(out)["log-loss on the training pairs"]
-    assert list(told) == ["model", "all labels", "labels by my_user", "labels by item"]
+    summary = json.loads(out)
+    assert list(summary["log_loss"]) == ["model", "all labels", "labels by my_user", "labels by item"]
+    assert (summary["log_loss_on"], summary["id columns"]) == ("the training pairs", ["my_user", "item"])
+    assert "The labels are numbers, taken as nominal: pass --kind ordinal if they have an order." in err
     assert "fitted to these pairs: judge it on others" in err
     _, out, err = run("evaluate", "m.dyads", "test.csv", "--json")
     model, everything = json.loads(out)[-4:-2]
     assert f"its log-loss on these pairs is {model['log_loss']:.4f}, theirs {everything['log_loss']:.4f}" in err
     _, out, err = run("fit", "train.csv", "--rank", 0, "--cv", "-o", "cv.dyads", "--json")
-    told = json.loads(out)["log-loss on held-out pairs"]
-    assert told["model"] > told["all labels"]
+    summary = json.loads(out)
+    assert summary["log_loss"]["model"] > summary["log_loss"]["all labels"]
+    assert summary["log_loss_on"] == "held-out pairs of cross-validation with 3 folds"
     assert "The model does not beat 'all labels'" in err
     assert "--cv" not in err, "it was just done"
 
@@ -554,7 +568,7 @@ def test_the_summary_of_a_fit_is_of_pairs_that_count(run, here):
     expected = dyads.evaluate(dyads.load("w.dyads"), table[["my_user", "item"]][1:], table["label"][1:])[
         "log_loss"
     ].to_pylist()
-    assert json.loads(out)["log-loss on the training pairs"]["model"] == pytest.approx(expected[-4], abs=1e-4)
+    assert json.loads(out)["log_loss"]["model"] == pytest.approx(expected[-4], abs=1e-4)
 
 
 def test_names_of_files_and_columns_are_shown_as_they_are(run, here):
@@ -577,6 +591,50 @@ def test_facts_are_numbers_in_json_and_labels_are_cut_on_a_terminal(run, here):
     assert "n0: 1.1%, n1: 1.1%, n10: 1.1%" in out
     assert "n19: 1.1%, ... (90)" in out
     assert "n2: 1.1%" not in out
+
+
+def test_two_labels_or_a_kind_need_no_word_on_their_order(run, here):
+    noise().assign(label=noise()["label"] > 0).to_csv("two.csv", index=False)
+    noise().to_csv("three.csv", index=False)
+    assert "ordinal" not in run("fit", "two.csv", "--rank", 0, "-o", "two.dyads")[2]
+    assert "ordinal" not in run("fit", "three.csv", "--rank", 0, "--kind", "nominal", "-o", "three.dyads")[2]
+
+
+def test_one_pair_is_no_pairs(run, files):
+    (files / "pair.csv").write_text("user,item,rating\nu1,1,3\n")
+    _, out, _ = run("evaluate", "model.dyads", "pair.csv")
+    assert "pair.csv: 1 pair\n" in out
+
+
+def test_the_calibration_error_counts_weights(run, files, ratings):
+    weighted = ratings[450:].assign(w=np.where(ratings[450:]["rating"] > 3, 0.0, 1.0))
+    weighted.to_csv("weighted.csv", index=False)
+    pairs, truth, weight = weighted[["user", "item"]], weighted["rating"], weighted["w"].to_numpy()
+    model = dyads.load("model.dyads")
+    expected = dyads.metrics.classwise_ece(truth, model.predict_proba(pairs), model.classes_, weight)
+    _, _, err = run("calibrate", "model.dyads", "weighted.csv", "--weight", "w", "-o", "calibrated.dyads")
+    assert f"{expected:.4f} before" in err
+
+
+def test_parts_of_a_calibrated_model_are_those_before_calibration(run, files):
+    plain = run("explain", "model.dyads", "test.csv")
+    assert plain[2] == ""
+    assert run("calibrate", "model.dyads", "test.csv", "-o", "calibrated.dyads")[0] == 0
+    code, out, err = run("explain", "calibrated.dyads", "test.csv")
+    assert (code, out) == plain[:2]
+    assert err == "The model is calibrated: the parts are those of its log-odds before calibration.\n"
+
+
+def test_features_of_pairs_are_explained_as_for_the_fit(run, files, ratings):
+    coded = ratings[:450].assign(code=[f"0{i % 3}" if i % 2 else "x" for i in range(450)])
+    model = dyads.LFLOrdinal(rank=0).fit(coded[["user", "item", "code"]], coded["rating"])
+    model.save("coded.dyads")
+    few = coded[coded["code"] != "x"]
+    few.to_csv("few.csv", index=False)
+    code, _, err = run("explain", "coded.dyads", "few.csv", "-o", "parts.csv")
+    assert (code, err) == (0, "")
+    expected = model.explain(few[["user", "item", "code"]])
+    assert list(pd.read_csv("parts.csv")["part"]) == list(expected["part"])
 
 
 def test_data_sets_are_listed(run, monkeypatch, here):

@@ -1,5 +1,6 @@
 """Tables as people have them, given to the command: dialects, edge lists, splits, and what a model remembers."""
 
+import gzip
 import io
 import json
 import os
@@ -13,9 +14,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import dyads
+from dyads.data.files import Dialect, read_table
 
 
 @pytest.fixture(autouse=True)
@@ -100,6 +103,14 @@ def test_columns_missing_from_standard_input_are_named(run, table, monkeypatch):
     assert out.startswith('"user","item","label"\n"u1",2,')
 
 
+def test_compressed_text_on_standard_input_is_unpacked(run, table, monkeypatch):
+    dyads.LFLOrdinal(0).fit(table[["user", "item"]], table["rating"]).save("m.dyads")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(b"user,item\nu1,2\n"))))
+    code, out, err = run("predict", "m.dyads", "-", "--give", "label")
+    assert (code, err) == (0, "")
+    assert out.startswith('"user","item","label"\n"u1",2,')
+
+
 # --------------------------------------------------------------------------------------------------------- edge lists
 
 
@@ -116,6 +127,9 @@ def test_an_edge_list_is_fitted_with_its_non_links(run, edges):
     code, _, err = run("fit", "edges.txt", *options, "--negatives", "all", "-o", "m.dyads")
     assert code == 0
     assert err.startswith("edges.txt is read as text separated by tabs, after 1 comment line.\n")
+    assert "dyads split" not in err, "it would label nothing"
+    Path("judge.csv").write_text("1,2,label\n0,1,1\n3,2,0\n5,9,0\n")
+    assert run("evaluate", "m.dyads", "judge.csv", "--header")[0] == 0
     model = dyads.load("m.dyads")
     assert (model.columns_, model.trained_on_["pairs"]) == (["1", "2"], 190)
     pairs = dyads.pairs_from_graph(np.array(sorted(edges)), directed=False)
@@ -176,6 +190,17 @@ def test_info_has_the_command_that_fits_the_model_again(run, table):
     assert f"To fit it again: {facts['command']}" in out
 
 
+@pytest.mark.parametrize("levels", [["low", "mid, or so", "high"], [" low", 'a "mid"', "high"]])
+def test_info_has_the_order_of_labels_that_are_text(run, table, levels):
+    table["rating"] = pd.Categorical.from_codes(table["rating"] - 1, levels, ordered=True)
+    table.to_csv("words.csv", index=False)
+    dyads.LFLOrdinal(0, solver="lbfgs").fit(table[["user", "item"]], table["rating"]).save("m.dyads")
+    command = json.loads(run("info", "m.dyads", "--json")[1])["command"]
+    _, *again = shlex.split(command.replace("TABLE", "words.csv").replace("model.dyads", "again.dyads"))
+    assert run(*again)[0] == 0
+    assert dyads.load("again.dyads").classes_.tolist() == levels
+
+
 def test_info_shows_what_a_search_chose(table):
     X, y = table[["user", "item"]], table["rating"]
     search = dyads.LFLOrdinalCV(0, solver="lbfgs", grid={"l2__bias": [1.0, 8.0]}, cv=2).fit(X, y)
@@ -226,6 +251,17 @@ def test_a_split_has_the_format_of_its_table(run, table, name):
         part.sort_values(["user", "item"], ignore_index=True) for part in (pd.concat([train, test]), table)
     )
     pd.testing.assert_frame_equal(whole, expected, check_dtype=False)
+
+
+@pytest.mark.parametrize("cell", ["a::x", "a:", "a\x1fx"])
+def test_a_split_keeps_cells_that_hold_a_separator(run, here, cell):
+    rows = [[cell, "b", "1"], ["c", "d", "2"], ["e", "f", "3"]]
+    Path("t.dat").write_text("user::item::label\n" + "".join(f'"{a}"::{b}::{c}\n' for a, b, c in rows))
+    assert run("split", "t.dat", "--test", 0.4)[0] == 0
+    dialect = Dialect("csv", "::")
+    types = dict.fromkeys(["user", "item", "label"], pa.string())
+    parts = [read_table(f"t-{part}.dat", lambda _: types, dialect).to_pylist() for part in ("train", "test")]
+    assert sorted(list(row.values()) for part in parts for row in part) == rows
 
 
 def test_whole_rows_or_the_latest_pairs_are_held_out(run, table):

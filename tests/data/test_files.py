@@ -21,6 +21,7 @@ from dyads.data.files import (
     HEAD,
     Dialect,
     as_ids,
+    check_writable,
     find_dialect,
     open_writer,
     read_batches,
@@ -141,6 +142,28 @@ def test_a_file_keeps_its_mode_and_a_link_its_target(tmp_path):
     assert link.is_symlink()
 
 
+def test_a_file_that_only_its_owner_reads_is_replaced_by_one(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    path.chmod(0o600)
+    with replacing(path):
+        modes = [stat.S_IMODE(part.stat().st_mode) for part in tmp_path.iterdir()]
+    assert modes == [0o600, 0o600]
+
+
+def test_a_new_file_has_the_mode_of_new_files(tmp_path):
+    (tmp_path / "plain").write_bytes(b"x")
+    with replacing(tmp_path / "new") as file:
+        file.write(b"x")
+    assert (tmp_path / "new").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_a_folder_that_does_not_exist_is_named(tmp_path):
+    for check in (check_writable, lambda path: replacing(path).__enter__()):
+        with pytest.raises(InputError, match=r"The folder .*/none does not exist: create it, or choose another for x"):
+            check(tmp_path / "none" / "x")
+
+
 # ------------------------------------------------------------------------------------------------------ dialects
 
 PAIRS = pa.table({"user": ["ann", "bób", "carl"], "item": ["7", "8", "9"], "label": ["x", "y", "x"]})
@@ -170,6 +193,22 @@ def test_a_separator_of_two_characters_may_be_cut_anywhere(tmp_path):
     table = read_table(str(tmp_path / "ratings.dat"), dialect=Dialect("csv", "::", header=False))
     assert table["1"].to_pylist() == list(range(200_000))
     assert table["3"].to_pylist() == [i % 5 for i in range(200_000)]
+
+
+@pytest.mark.parametrize("separator", ["::", "|||", "<=>", ":::"])
+def test_a_separator_of_several_characters_may_be_cut_anywhere_outside_quotes(tmp_path, monkeypatch, separator):
+    rows = [["a", "b:", "1"], [f"a{separator}x", 'say "b"', "2"], [f"{separator}\n", '"', "3"], ["c", 'd"e', "4"]]
+    quoted = [[f'"{cell.replace(chr(34), chr(34) * 2)}"' if cell != 'd"e' else cell for cell in row] for row in rows]
+    path = tmp_path / "t.dat"
+    path.write_text("\n".join(separator.join(row) for row in [["user", "item", "label"], *quoted]))
+    types = dict.fromkeys(["user", "item", "label"], pa.string())
+    with monkeypatch.context() as patch:
+        for head in (HEAD, *range(60, 80)):
+            patch.setattr("dyads.data.files.HEAD", head)
+            table = read_table(str(path), lambda names: types, Dialect("csv", separator))
+            assert [list(row.values()) for row in table.to_pylist()] == rows
+    again = written(tmp_path, "dat", [table], Dialect("csv", separator))
+    assert read_table(again, lambda names: types, Dialect("csv", separator)).equals(table)
 
 
 SNIFFED = {
@@ -302,6 +341,26 @@ def test_a_pipe_is_read_once(tmp_path):
     parts = pa.concat_tables(read_batches(str(fifo), {}, ["item"], Dialect(format="csv")))
     thread.join()
     assert parts["item"].to_pylist() == list(range(300_000))
+
+
+def test_a_pipe_of_compressed_text_is_unpacked(tmp_path):
+    fifo = tmp_path / "pipe.csv.gz"
+    os.mkfifo(fifo)
+    lines = "user,item\n" + "".join(f"u{i},{i}\n" for i in range(300_000))
+    thread = threading.Thread(target=lambda: fifo.write_bytes(gzip.compress(lines.encode(), 1)))
+    thread.start()
+    table = read_table(str(fifo))
+    thread.join()
+    assert table["item"].to_pylist() == list(range(300_000))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("read", [read_table, lambda path: list(read_batches(path, {}, ["user"])), find_dialect])
+def test_a_file_that_was_read_is_closed(tmp_path, read):
+    path = written(tmp_path, "csv", [PAIRS], Dialect(encoding="utf-16"))
+    with pytest.warns(DialectWarning, match="utf-16"):
+        read(path)
+    assert not [name for name in os.listdir("/proc/self/fd") if os.path.realpath(f"/proc/self/fd/{name}") == path]
 
 
 @pytest.mark.parametrize("suffix", ["arrow", "parquet"])

@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from dyads.data.files import format_of, replacing
+from dyads.data.files import check_writable, format_of, replacing
 from dyads.errors import DyadsError
 
 PICTURES = (".png", ".pdf", ".svg")
@@ -76,11 +76,6 @@ def _end(sentence: str, code: int = 1) -> NoReturn:
         traceback.print_exc()
     say(sentence)
     raise typer.Exit(code)
-
-
-def counted(n: int, noun: str) -> str:
-    """A number of things: "1 pair", "2 pairs"."""
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def say(sentence: str) -> None:
@@ -186,13 +181,10 @@ def check_output(
     for other in inputs:
         if other is not None and _same(path, Path(other)):
             raise Usage(f"The output {path} is also the file {other} of this command: choose another name.")
-    if path.exists() and not path.is_file():
-        kind = "folder" if path.is_dir() else "device"
-        raise Usage(f"The output {path} is a {kind}: give the name of a file.")
-    if not path.parent.is_dir():
-        raise Usage(f"The folder {path.parent} does not exist: create it, or choose another folder for {path.name}.")
-    if not os.access(path.parent, os.W_OK):
-        raise Usage(f"The folder {path.parent} is not writable: choose another folder for {path.name}.")
+    try:
+        check_writable(path)
+    except DyadsError as error:
+        raise Usage(str(error)) from error
     if path.exists() and not force:
         raise Usage(f"The output {path} exists: choose another name, or pass --force to overwrite it.")
 

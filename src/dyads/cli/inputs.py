@@ -12,8 +12,8 @@ import typer
 from dyads.cli import console
 from dyads.cli.console import Usage
 from dyads.cli.options import TableCommand, given_dialect
-from dyads.data.files import check_columns
-from dyads.errors import InputError
+from dyads.data.files import UNIT, check_columns
+from dyads.errors import InputError, counted
 
 Table = Annotated[
     str, typer.Argument(help="Table of pairs: CSV, TSV, Parquet or Arrow; - reads CSV from standard input.")
@@ -260,9 +260,7 @@ def split(
         with open_writer(output, table.column_names, dialect, quoted) as write:
             write(table.filter(mask))
     n_test = int(held_out.sum())
-    console.say(
-        f"Wrote {console.counted(len(held_out) - n_test, 'pair')} to {outputs[0]} and {n_test:,} to {outputs[1]}."
-    )
+    console.say(f"Wrote {counted(len(held_out) - n_test, 'pair')} to {outputs[0]} and {n_test:,} to {outputs[1]}.")
 
 
 def _times(column: Any, name: str) -> Any:
@@ -283,13 +281,19 @@ def _times(column: Any, name: str) -> Any:
 
 
 def _needs_quotes(table: Any, separator: str) -> bool:
-    """Whether a text of the table holds a separator, a quote or a line break."""
+    """Whether a text of the table holds a quote or a line break, or a separator with what follows it."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     texts = [column for column in table.columns if pa.types.is_string(column.type)]
-    marks = [separator, '"', "\n", "\r"]
-    return any(pc.any(pc.match_substring(column, mark)).as_py() for column in texts for mark in marks)
+    marks = [UNIT, '"', "\n", "\r"]
+    if any(pc.any(pc.match_substring(column, mark)).as_py() for column in texts for mark in marks):
+        return True
+    # Before a separator ::, the text "a:" would be cut after "a".
+    cut = (pc.find_substring(pc.binary_join_element_wise(text, separator, ""), separator) for text in texts)
+    return any(
+        pc.any(pc.not_equal(place, pc.binary_length(text))).as_py() for place, text in zip(cut, texts, strict=True)
+    )
 
 
 def register(app: typer.Typer) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import io
 import shlex
 import time
 import warnings
@@ -30,7 +31,6 @@ from dyads.cli.inputs import (
     Table,
     Weight,
     default_label,
-    id_types,
     load_model,
     names_of,
     new_features,
@@ -47,9 +47,9 @@ from dyads.cli.inputs import (
 from dyads.cli.options import SettingsCommand, TableCommand, arguments_of, given_dialect, given_settings
 from dyads.data.files import DELIMITERS, Dialect, as_ids, check_columns, format_of
 from dyads.data.tables import as_arrow
-from dyads.errors import InputError, UnknownIdWarning
+from dyads.errors import InputError, UnknownIdWarning, counted
 
-NO_NON_LINKS = "If the table lists links alone, pass --negatives all or sample: a model needs non-links as well."
+LINKS_ALONE = "If the table lists links alone,"
 
 DIGITS = 6
 """Significant digits of probabilities and values in CSV and TSV; Parquet and Arrow hold all."""
@@ -58,7 +58,7 @@ ESTIMATOR_OF = {"nominal": "LFLClassifier", "ordinal": "LFLOrdinal", "link": "LF
 """Estimator for each value of ``--kind``."""
 
 
-JUDGED, HELD = 100_000, 2**23
+SUMMARY_PAIRS, SUMMARY_CELLS = 100_000, 2**23
 """Most training pairs that the summary of a fit is computed on, and most probabilities of them (64 MiB for each
 predictor): more take longer and more memory, and change the figures little."""
 
@@ -96,7 +96,7 @@ def fit(
     row: RowColumn = None,
     col: ColColumn = None,
     label: Label = None,
-    kind: Annotated[Kind, typer.Option(help="Type of labels.")] = Kind.nominal,
+    kind: Annotated[Kind | None, typer.Option(help="Type of labels [default: nominal].", show_default=False)] = None,
     relation: Annotated[str | None, typer.Option(help="Column of relations (--kind relational).")] = None,
     feature: Annotated[list[str] | None, typer.Option(help="Column with a feature of pairs; repeatable.")] = None,
     weight: Weight = None,
@@ -122,6 +122,7 @@ def fit(
     from dyads.estimators.kinds import ESTIMATORS
     from dyads.estimators.selection import SEARCHES, best_marginal, shortfall_of
 
+    given_kind, kind = kind, kind or Kind.nominal
     inputs = (data, row_features, col_features)
     console.check_model_output(output, force, (*inputs, checkpoint))
     if checkpoint is not None:
@@ -139,6 +140,8 @@ def fit(
     if label is not None and label in (row, col):
         raise Usage(f"The column {label!r} is named for both labels and ids: name a different column for each.")
     settings = given_settings(context)
+    if "order" in settings and kind != "ordinal":
+        raise Usage(f"--order is for ordered labels, and not for --kind {kind}: pass --kind ordinal, or omit it.")
     if "order" in settings:
         # A label with a comma may be quoted, as in a CSV file.
         settings["order"] = next(csv.reader([settings["order"]], skipinitialspace=True), [])
@@ -162,11 +165,15 @@ def fit(
             table, ids = read_pairs(data, row, col, [label, weight, relation, *(feature or [])])
         except InputError as error:
             if kind == "link" and f"has no column {label!r}" in str(error):
-                raise InputError(f"{error} {NO_NON_LINKS}") from error
+                raise InputError(
+                    f"{error} {LINKS_ALONE} pass --negatives all or sample: a model needs non-links as well."
+                ) from error
             raise
         tell_label(given, label)
         X = table.select([*ids, *([relation] if relation else []), *(feature or [])])
         y, sample_weight = table[label], weights_of(table, weight)
+    if given_kind is None and _are_numbers(y):
+        console.say("The labels are numbers, taken as nominal: pass --kind ordinal if they have an order.")
     model.set_params(id_columns=ids, reference=_reference(model.reference, y))
     for name, path, key in (("features__row", row_features, ids[0]), ("features__col", col_features, ids[1])):
         if path is not None:
@@ -193,6 +200,7 @@ def fit(
     summary = {
         "model": str(output),
         "kind": str(kind),
+        "id columns": names_of(model),
         "pairs": model.trained_on_["pairs"],
         "rows": len(model.row_ids_),
         "columns": len(model.col_ids_),
@@ -204,8 +212,14 @@ def fit(
         **({"chosen": model.best_params_} if cv else {}),
     }
     log_loss, pairs = _log_loss_of_fit(model, X, y, sample_weight)
-    _show_facts(summary | {f"log-loss on {pairs}": log_loss}, as_json)
-    if not model.held_out_:
+    names = ("log_loss", "log_loss_on") if as_json else ("log-loss", "log-loss on")
+    _show_facts(summary | dict(zip(names, (log_loss, pairs), strict=True)), as_json)
+    if negatives:
+        console.say(
+            "The model was fitted to these links: to judge it, hold some out, label them 1 and other pairs 0 (dyads "
+            "evaluate)."
+        )
+    elif not model.held_out_:
         console.say("The model was fitted to these pairs: judge it on others (dyads split, then dyads evaluate).")
     if log_loss["model"] >= log_loss[best_marginal(log_loss)]:
         console.say(shortfall_of(model, log_loss, pairs))
@@ -218,10 +232,11 @@ def _log_loss_of_fit(model: Any, X: Any, y: Any, weight: Any) -> tuple[dict[str,
     from dyads.metrics import log_loss
 
     if model.held_out_:
-        return {name: round(loss, 4) for name, loss in model.held_out_.items()}, "held-out pairs"
+        by = f" of cross-validation with {model.cv} folds" if hasattr(model, "cv") else ""
+        return {name: round(loss, 4) for name, loss in model.held_out_.items()}, f"held-out pairs{by}"
     # A pair of weight zero is no training pair, and may have a label that the model does not know.
     trained = np.arange(X.num_rows) if weight is None else np.flatnonzero(weight)
-    n = max(1, min(len(trained), JUDGED, HELD // len(model.classes_)))
+    n = max(1, min(len(trained), SUMMARY_PAIRS, SUMMARY_CELLS // len(model.classes_)))
     some = trained[np.linspace(0, len(trained) - 1, n).astype(np.int64)]
     truth, share = read_labels(y)[some], None if weight is None else weight[some]
     figures = {
@@ -287,15 +302,14 @@ def predict(
             if "mean" in outputs:
                 columns["mean"] = proba @ values
             numbers = [name for name in columns if name in probabilities or name == "mean"]
-            write(_shortened(pa.table(columns), output, numbers))
+            write(_rounded(pa.table(columns), output, numbers))
             done += batch.num_rows
             unknown += int((predictions.least_support == 0).sum())
-            update(done, None, f"{done:,} pairs")
+            update(done, None, counted(done, "pair"))
     if unknown:
         have = "has" if unknown == 1 else "have"
         console.say(
-            f"{unknown:,} of {console.counted(done, 'pair')} {have} an id without training labels "
-            f"(unknown={model.unknown!r})."
+            f"{unknown:,} of {counted(done, 'pair')} {have} an id without training labels (unknown={model.unknown!r})."
         )
 
 
@@ -322,7 +336,7 @@ def evaluate(
     else:
         for regime, (n, table) in selection.turned(figures).items():
             title = f"{model_file.name} on {data}" if regime == "all" else f"Of these, {regime}"
-            console.show(table, f"{title}: {n:,} pairs")
+            console.show(table, f"{title}: {counted(n, 'pair')}")
     sentence = selection.shortfall(model, predictors, y, sample_weight)
     if sentence:
         console.say(sentence)
@@ -368,18 +382,25 @@ def recommend(
     )
     labels = {str(name): name for name in model.classes_.tolist()}
     with console.warned(), console.bar("Ranking"):
-        ranked = model.recommend(
-            row_ids,
-            n,
-            labels.get(by, by),
-            exclude=None if exclude is None else read_excluded(exclude, model),
-            candidates=None if candidates is None else read_ids(candidates, vocabularies[1]),
-            relation=None if relation is None else as_ids([relation], relations.ids.type, relations.name)[0].as_py(),
-            **new_features(model, row_features, col_features),
-        )
+        try:
+            ranked = model.recommend(
+                row_ids,
+                n,
+                labels.get(by, by),
+                exclude=None if exclude is None else read_excluded(exclude, model),
+                candidates=None if candidates is None else read_ids(candidates, vocabularies[1]),
+                relation=None
+                if relation is None
+                else as_ids([relation], relations.ids.type, relations.name)[0].as_py(),
+                **new_features(model, row_features, col_features),
+            )
+        except InputError as error:
+            if not str(error).startswith("by="):
+                raise
+            raise Usage(str(error).replace(f"by={by!r}", f"--by {by}", 1)) from error
     ranking = as_arrow(ranked)
     with open_writer(output, ranking.column_names) as write:
-        write(_shortened(ranking, output))
+        write(_rounded(ranking, output))
 
 
 def explain(
@@ -393,7 +414,8 @@ def explain(
 ) -> None:
     """Split the log-odds of every label into additive parts: a tidy table of dyad, ids, label, part and value.
 
-    Log-odds are relative to the reference label of the model, whose own parts are zero.
+    Log-odds are relative to the reference label, whose own parts are zero, if the model has one (it has two labels, or
+    was fitted with --reference); otherwise to the geometric mean of the labels.
     """
     from dyads import report
     from dyads.data.files import open_writer
@@ -403,13 +425,15 @@ def explain(
     if picture is not None:
         console.check_output(picture, force, console.PICTURES, (*inputs, output))
     model = load_model(model_file)
-    table = read(data, lambda names: id_types(model), may_be_empty=True)
+    table = read(data, lambda names: types_of(model), may_be_empty=True)
     check_columns(data, table.column_names, model.columns_)
     with console.warned(), console.bar("Explaining"):
         explained = model.explain(table.select(model.columns_), **new_features(model, row_features, col_features))
     explanation = as_arrow(explained)
     with open_writer(output, explanation.column_names) as write:
-        write(_shortened(explanation, output))
+        write(_rounded(explanation, output))
+    if model.record_.calibrator is not None:
+        console.say("The model is calibrated: the parts are those of its log-odds before calibration.")
     if picture is not None:
         console.save_picture(picture, lambda ax: report.plot_explanation(ax, explanation))
 
@@ -436,7 +460,7 @@ def fold_in(
     with console.warned(), console.bar("Folding in"):
         model.fold_in(X, y, sample_weight, side=side, **new_features(model, row_features, col_features)).save(output)
     new = len(model.row_ids_) - before[0], len(model.col_ids_) - before[1]
-    added = f"{console.counted(new[0], 'row')} and {console.counted(new[1], 'column')}"
+    added = f"{counted(new[0], 'row')} and {counted(new[1], 'column')}"
     console.say(f"Added {added}. Wrote {output}.")
 
 
@@ -459,8 +483,9 @@ def calibrate(
     X, y, sample_weight = read_labelled(model, data, label, weight)
     truth = np.asarray(y)
     with console.warned(), console.bar("Calibrating"):
-        before = classwise_ece(truth, model.predict_proba(X), model.classes_)
-        after = classwise_ece(truth, model.calibrate(X, y, method, sample_weight).predict_proba(X), model.classes_)
+        before = classwise_ece(truth, model.predict_proba(X), model.classes_, sample_weight=sample_weight)
+        model.calibrate(X, y, method, sample_weight)
+        after = classwise_ece(truth, model.predict_proba(X), model.classes_, sample_weight=sample_weight)
         model.save(output)
     console.say(f"Calibration error on these pairs: {before:.4f} before, {after:.4f} after. Wrote {output}.")
 
@@ -468,7 +493,7 @@ def calibrate(
 def info(model_file: Model, as_json: Json = False) -> None:
     """Show the contents of a model file."""
     model = load_model(model_file)
-    record, told = model.record_, model.trained_on_
+    record, origin = model.record_, model.trained_on_
     known = record.known
     names, parameters = names_of(model), model.get_params(deep=False)
     defaults = type(model)().get_params(deep=False)
@@ -477,16 +502,16 @@ def info(model_file: Model, as_json: Json = False) -> None:
     summary = {
         "file": str(model_file),
         "bytes": model_file.stat().st_size,
-        "fitted by": f"dyads {told['version']}",
+        "fitted by": f"dyads {origin['version']}",
         "estimator": type(model).__name__,
         "labels": model.classes_.tolist(),
-        "pairs": told["pairs"],
+        "pairs": origin["pairs"],
         "rows": len(model.row_ids_),
         "columns": len(model.col_ids_),
         "relations": len(model.relation_ids_) if len(known.vocabularies) > 2 else 0,
         "id columns": names,
-        "label column": told["label"],
-        "weight column": told["weight"],
+        "label column": origin["label"],
+        "weight column": origin["weight"],
         "feature columns": [name for name in model.columns_ if name not in names],
         "features": features,
         "structure": model.structure_,
@@ -497,8 +522,8 @@ def info(model_file: Model, as_json: Json = False) -> None:
         },
         "penalty": penalty | ({"side": record.parts.strengths["side"]} if any(features.values()) else {}),
         "seed": model.random_state,
-        **({"non-links": f"{told['negatives']}, rate {told['rate'] or 1:g}"} if "negatives" in told else {}),
-        **({"chosen": told["chosen"], "held-out log-loss": model.held_out_["model"]} if "chosen" in told else {}),
+        **({"non-links": f"{origin['negatives']}, rate {origin['rate'] or 1:g}"} if "negatives" in origin else {}),
+        **({"chosen": origin["chosen"], "held-out log-loss": model.held_out_["model"]} if "chosen" in origin else {}),
         "weights": model.n_parameters_,
         "solver": model.solver_,
         "iterations": model.n_iter_,
@@ -516,18 +541,28 @@ def info(model_file: Model, as_json: Json = False) -> None:
 
 def _command(model: Any, features: dict[str, int]) -> list[str]:
     """The command that would fit a model again, with TABLE for the names of files."""
-    told, names = model.trained_on_, names_of(model)
+    origin, names = model.trained_on_, names_of(model)
     kinds = {estimator: kind for kind, estimator in ESTIMATOR_OF.items()}
-    named = dict(zip(("--row", "--col", "--relation"), names, strict=False))
-    named |= {"--label": told["label"], "--weight": told["weight"], "--kind": kinds[type(model).__name__]}
+    named: dict[str, Any] = dict(zip(("--row", "--col", "--relation"), names, strict=False))
+    named |= {"--label": origin["label"], "--weight": origin["weight"], "--kind": kinds[type(model).__name__]}
     named |= {f"--{side}-features": "TABLE" for side, n_features in features.items() if n_features}
-    named |= {"--negatives": told.get("negatives"), "--rate": told.get("rate")}
-    command = ["dyads", "fit", "TABLE", *arguments_of(Dialect(**told.get("dialect", {})))]
+    named |= {"--negatives": origin.get("negatives"), "--rate": origin.get("rate"), "--order": _order(model)}
+    command = ["dyads", "fit", "TABLE", *arguments_of(Dialect(**origin.get("dialect", {})))]
     for option, value in named.items():
         command += [] if value is None else [option, str(value)]
     for name in model.columns_:
         command += [] if name in names else ["--feature", name]
     return [*command, *arguments_of(model), "-o", "model.dyads"]
+
+
+def _order(model: Any) -> str | None:
+    """The order of labels that are text, as `dyads fit --order` takes it; None for other labels."""
+    if not hasattr(model, "predict_mean") or model.classes_.dtype.kind != "U":
+        return None
+    labels, line = model.classes_.tolist(), io.StringIO()
+    has_spaces = any(label.startswith(" ") for label in labels)
+    csv.writer(line, quoting=csv.QUOTE_ALL if has_spaces else csv.QUOTE_MINIMAL, lineterminator="").writerow(labels)
+    return line.getvalue()
 
 
 def describe(
@@ -541,7 +576,12 @@ def describe(
     from dyads.report import doctor
 
     given, label = label, label or default_label()
-    table, ids = read_pairs(data, row, col, [label])
+    try:
+        table, ids = read_pairs(data, row, col, [label])
+    except InputError as error:
+        if given is None and str(error).endswith("with --label."):
+            raise InputError(f"{error} {LINKS_ALONE} use dyads fit --kind link --negatives all or sample.") from error
+        raise
     tell_label(given, label)
     with console.bar("Examining"):
         examined = doctor.examine(table.select(ids), table[label])
@@ -556,7 +596,7 @@ def describe(
         held, pairs, log_loss = examined.checked["held_out"], examined.checked["pairs"], examined.checked["log_loss"]
         n = examined.facts["pairs"]
         sample = f", a sample of the {n:,} pairs" if pairs < n else ""
-        title = f"Checked on {held:,} held-out pairs of {pairs:,}{sample}"
+        title = f"Checked on {counted(held, 'held-out pair')} of {pairs:,}{sample}"
         console.show({"predictor": list(log_loss), "log-loss": list(log_loss.values())}, title)
     elif examined.advice is not None:
         typer.echo("Nothing was checked: there are too few pairs, or too few of each label, to hold some out.")
@@ -615,7 +655,7 @@ def _labelled_links(
     return pa.table(dict(zip(ids, pairs.X.values(), strict=True))), pa.chunked_array([pairs.y]), pairs.weight
 
 
-def _shortened(table: Any, output: str, names: Sequence[str] = ("value",)) -> Any:
+def _rounded(table: Any, output: str, names: Sequence[str] = ("value",)) -> Any:
     """A table whose columns `names` have at most `DIGITS` significant digits, if it is written as text."""
     import pyarrow as pa
 
@@ -630,6 +670,13 @@ def _shortened(table: Any, output: str, names: Sequence[str] = ("value",)) -> An
         column = pa.array(np.where(size > 1e-16, short, values))
         table = table.set_column(table.column_names.index(name), name, column)
     return table
+
+
+def _are_numbers(y: Any) -> bool:
+    """Whether labels are numbers of three or more values."""
+    import pyarrow as pa
+
+    return (pa.types.is_integer(y.type) or pa.types.is_floating(y.type)) and len(y.drop_null().unique()) > 2
 
 
 def _reference(text: str, y: Any) -> Any:

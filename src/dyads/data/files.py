@@ -11,7 +11,7 @@ import sys
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,7 +69,9 @@ BYTE_ORDER_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 @dataclass(frozen=True, repr=False)
 class Dialect(Setting):
-    """How tables are written in files. What is None is looked for in each file, and a `DialectWarning` tells it.
+    """How tables are written in files.
+
+    What is None is looked for in each file; a `DialectWarning` says what was recognised.
 
     Parameters
     ----------
@@ -134,8 +136,7 @@ def read_table(
     all values of the column are canonical integers (see `INTEGER`), otherwise text. Types apply to CSV and TSV only:
     Parquet and Arrow files have their own.
     """
-    with _reading(path):
-        source = _Source(path, dialect)
+    with _reading(path), closing(_Source(path, dialect)) as source:
         if source.text is not None:
             asked = types(_checked(path, source.text.names))
             table = csv.read_csv(
@@ -162,7 +163,7 @@ def read_batches(path: str, types: Types, columns: Sequence[str], dialect: Diale
         source = _Source(path, dialect)
         if source.text is None:
             check_columns(path, source.stored().schema.names, columns)
-            return Batches(path, source.stored(columns), {})
+            return Batches(path, source, source.stored(columns), {})
         check_columns(path, _checked(path, source.text.names), columns)
         reader = csv.open_csv(
             source.stream(),
@@ -170,14 +171,13 @@ def read_batches(path: str, types: Types, columns: Sequence[str], dialect: Diale
             parse_options=source.text.parsing(),
             convert_options=_converting(types, columns),
         )
-        return Batches(path, reader, types)
+        return Batches(path, source, reader, types)
 
 
 def find_dialect(path: str, dialect: Dialect | None = None) -> Dialect:
     """The dialect of a file: what is None in `dialect` is looked for in the file."""
-    with _reading(path):
-        source = _Source(path, dialect)
-    text = source.text
+    with _reading(path), closing(_Source(path, dialect)) as source:
+        text = source.text
     if text is None:
         return Dialect(format=source.format)
     return Dialect(format=source.format, separator=text.separator, encoding=text.encoding, header=text.header)
@@ -219,18 +219,18 @@ class Batches:
     A file without lines of data has one empty batch, so that its columns are known.
     """
 
-    def __init__(self, path: str, source: Any, types: Types) -> None:
-        self._path, self._source, self._types = path, source, types
+    def __init__(self, path: str, source: "_Source", reader: Any, types: Types) -> None:
+        self._path, self._source, self._reader, self._types = path, source, reader, types
 
     def __iter__(self) -> Iterator[pa.Table]:
-        with _reading(self._path):
+        with _reading(self._path), closing(self._source):
             is_empty = True
-            for batch in self._source:
+            for batch in self._reader:
                 if batch.num_rows:
                     is_empty = False
                     yield _with(pa.Table.from_batches([batch]), self._types)
             if is_empty:
-                yield _with(self._source.schema.empty_table(), self._types)
+                yield _with(self._reader.schema.empty_table(), self._types)
 
 
 UTF8 = ("utf-8", "utf8", "UTF-8", "UTF8")
@@ -260,17 +260,33 @@ class _Source:
     def __init__(self, path: str, dialect: Dialect | None) -> None:
         self.path, dialect = path, dialect or Dialect()
         self._can_reopen = path != STANDARD and (os.path.isfile(path) or not os.path.exists(path))
+        self._opened: list[Any] = []
         self._file: Any = sys.stdin.buffer
-        if path != STANDARD:
+        if self._can_reopen:
             packed = "gzip" if path.lower().endswith(".gz") else None
-            self._file = pa.input_stream(path, compression=packed) if self._can_reopen else open(path, "rb")  # noqa: SIM115
+            self._file = self._closed_at_end(pa.input_stream(path, compression=packed))
+        elif path != STANDARD:
+            self._file = self._closed_at_end(open(path, "rb"))  # noqa: SIM115
         self._head: bytes = self._file.read(HEAD)
+        if not self._can_reopen and self._head.startswith(GZIP):
+            joined = io.BufferedReader(_Joined(self._head, self._file), HEAD)
+            self._file = self._closed_at_end(pa.input_stream(joined, compression="gzip"))
+            self._head = self._file.read(HEAD)
         by_suffix = dialect.format or _format_by_suffix(path)
         kind = by_suffix or next((name for name, mark in MAGIC.items() if self._head.startswith(mark)), None)
-        self.text = self._found(dialect, kind) if kind is None or kind in DELIMITERS else None
+        self.text = self._look_for_dialect(dialect, kind) if kind is None or kind in DELIMITERS else None
         self.format = kind or ("tsv" if self.text is not None and self.text.separator == "\t" else "csv")
         if self.text is None and by_suffix is None:
             _tell(f"{path} is read as {self.format}, by its content.")
+
+    def _closed_at_end(self, file: Any) -> Any:
+        self._opened.append(file)
+        return file
+
+    def close(self) -> None:
+        """Close what was opened, which is not standard input."""
+        while self._opened:
+            self._opened.pop().close()
 
     def stream(self) -> Any:
         """What Arrow reads text from: UTF-8 with a separator of one character."""
@@ -294,7 +310,7 @@ class _Source:
         batches = (file.get_batch(i) for i in range(file.num_record_batches))
         return pa.RecordBatchReader.from_batches(file.schema, _validated(batches))
 
-    def _found(self, dialect: Dialect, kind: str | None) -> _Text:
+    def _look_for_dialect(self, dialect: Dialect, kind: str | None) -> _Text:
         """Look for what `dialect` does not give; say what differs from what the suffix tells."""
         sixteen = self._head.startswith(BYTE_ORDER_MARKS)
         encoding = dialect.encoding or ("utf-16" if sixteen else UTF8[0])
@@ -321,11 +337,11 @@ class _Source:
                 "Pass --no-header if there are none, or --header if these are names."
             )
         n_comments = len(re.findall(LINE_BREAK, comments.group())) if comments else 0
-        told = [f"text separated by {SEPARATORS.get(separator, repr(separator))}"]
-        told += [f"encoded in {encoding}"] if sixteen and not dialect.encoding else []
-        told += [f"after {n_comments} comment line{'s'[: n_comments > 1]}"] if n_comments else []
-        if len(told) > 1 or (dialect.separator is None and separator != DELIMITERS.get(kind or "")):
-            _tell(f"{_named(self.path)} is read as {', '.join(told)}.")
+        remarks = [f"text separated by {SEPARATORS.get(separator, repr(separator))}"]
+        remarks += [f"encoded in {encoding}"] if sixteen and not dialect.encoding else []
+        remarks += [f"after {n_comments} comment line{'s'[: n_comments > 1]}"] if n_comments else []
+        if len(remarks) > 1 or (dialect.separator is None and separator != DELIMITERS.get(kind or "")):
+            _tell(f"{_named(self.path)} is read as {', '.join(remarks)}.")
         header = dialect.header is not False
         names = lines[0] if header else _places(len(lines[0]))
         return _Text(separator, encoding, header, n_comments, names)
@@ -336,6 +352,9 @@ class _Source:
             "tsv, parquet or arrow."
         )
 
+
+GZIP = b"\x1f\x8b"
+"""First bytes of what gzip has compressed."""
 
 MAGIC = {"parquet": b"PAR1", "arrow": b"ARROW1"}
 """First bytes of the files that are not text."""
@@ -355,7 +374,7 @@ def _tell(sentence: str) -> None:
 def _rows(text: str, separator: str, whole: bool) -> list[list[str]]:
     """The cells of the first lines of a text; blank lines are skipped. `whole` : whether the text is a whole file."""
     if len(separator) > 1:
-        text, separator = text.replace(separator, UNIT), UNIT
+        text, separator = _Exchange(separator, UNIT)(text) if separator in text else text, UNIT
     rows: list[list[str]] = []
     try:
         for row in python_csv.reader(io.StringIO(text, newline=""), delimiter=separator):
@@ -391,13 +410,67 @@ def _is_data(rows: list[list[str]]) -> bool:
     return bool(cells) and all(NUMBER.fullmatch(cell) or cell in below for cell, below in cells)
 
 
+class _Exchange:
+    """Replaces one separator by another outside quoted cells, in a text that comes in parts.
+
+    A quote opens a cell at its beginning, and goes on after a quote that closed it: "" is a quote within a cell.
+    """
+
+    def __init__(self, old: str, new: str) -> None:
+        self._old, self._new = old, new
+        self._kept, self._in_quotes, self._may_open = "", False, True
+
+    def __call__(self, text: str, final: bool = True) -> str:
+        if self._old == self._new:
+            return text
+        *pieces, rest = (self._kept + text).split('"')
+        done = []
+        for piece in pieces:
+            done += [self._exchanged(piece), '"']
+            self._in_quotes, self._may_open = self._may_open and not self._in_quotes, self._in_quotes
+        self._kept = "" if final or self._in_quotes else self._begun(rest)
+        return "".join([*done, self._exchanged(rest.removesuffix(self._kept))])
+
+    def _exchanged(self, piece: str) -> str:
+        if self._in_quotes or not piece:
+            return piece
+        self._may_open = not self._last_cell(piece)
+        return piece.replace(self._old, self._new)
+
+    def _begun(self, text: str) -> str:
+        """The end of a text, as far as it may be the beginning of a separator."""
+        cell = self._last_cell(text)
+        return next((self._old[:n] for n in range(len(self._old) - 1, 0, -1) if cell.endswith(self._old[:n])), "")
+
+    def _last_cell(self, text: str) -> str:
+        # Cut from the left, as `replace` does: after ":::" there is a cell ":".
+        return text.rpartition("\n")[2].rpartition("\r")[2].split(self._old)[-1]
+
+
+class _Joined(io.RawIOBase):
+    """The bytes `head`, and then those of `rest`."""
+
+    def __init__(self, head: bytes, rest: Any) -> None:
+        self._head, self._rest = head, rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._head[: len(buffer)] or self._rest.read(len(buffer))
+        self._head = self._head[len(buffer) :]
+        buffer[: len(data)] = data
+        return len(data)
+
+
 class _Decoded(io.RawIOBase):
     """A text in UTF-8 with a separator of one character, read from `head` and then `rest`."""
 
     def __init__(self, head: bytes, rest: Any, encoding: str, separator: str) -> None:
         self._parts = itertools.chain([head], iter(lambda: rest.read(HEAD), b""))
         self._decoder = codecs.getincrementaldecoder(encoding)()
-        self._separator, self._text, self._ready = separator, "", b""
+        self._exchange = _Exchange(separator, UNIT if len(separator) > 1 else separator)
+        self._at_start, self._ready = True, b""
 
     def readable(self) -> bool:
         return True
@@ -405,14 +478,10 @@ class _Decoded(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         while not self._ready:
             part = next(self._parts, b"")
-            text = self._text + self._decoder.decode(part, final=not part)
-            # The end of a part may be the beginning of a separator.
-            keep = len(self._separator) - 1 if part else 0
-            self._text = text[len(text) - keep :] if keep else ""
-            text = text[: len(text) - keep]
-            if keep and (text + self._text).endswith(self._separator):
-                text, self._text = text + self._text, ""
-            self._ready = (text.replace(self._separator, UNIT) if len(self._separator) > 1 else text).encode()
+            text = self._decoder.decode(part, final=not part)
+            if self._at_start and text:
+                text, self._at_start = text.removeprefix("\ufeff"), False
+            self._ready = self._exchange(text, final=not part).encode()
             if not part:
                 break
         size = min(len(buffer), len(self._ready))
@@ -424,7 +493,8 @@ class _Encoded(io.RawIOBase):
     """Writes a text that Arrow writes in UTF-8, in another encoding or with a separator of several characters."""
 
     def __init__(self, file: Any, encoding: str, separator: str) -> None:
-        self._file, self._separator = file, separator
+        self._file = file
+        self._exchange = _Exchange(UNIT if len(separator) > 1 else separator, separator)
         self._decoder = codecs.getincrementaldecoder(UTF8[0])()
         self._encoder = codecs.getincrementalencoder(encoding)()
 
@@ -432,8 +502,7 @@ class _Encoded(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        text = self._decoder.decode(bytes(data))
-        text = text.replace(UNIT, self._separator) if len(self._separator) > 1 else text
+        text = self._exchange(self._decoder.decode(bytes(data)), final=False)
         self._file.write(self._encoder.encode(text))
         return len(data)
 
@@ -443,18 +512,21 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Any]:
     """Open a binary file for writing that replaces `path` atomically on exit.
 
     If writing is interrupted, the partial file is removed and an existing file at `path` is left unchanged. A new file
-    has the mode of the file it replaces. Devices, pipes and folders are refused: a rename would put a file in their
-    place. A link is followed.
+    has the mode of the file it replaces; until then only its owner can read it. A link is followed. A path that cannot
+    be written is refused: see `check_writable`.
     """
+    check_writable(path)
     target = Path(path).resolve()
     partial = target.with_name(f".{uuid.uuid4().hex}.part")
-    _check_replaceable(target)
+    before = _mode_of(target)
+    first = 0o666 if before is None else 0o600
     try:
-        with open(partial, "xb") as file:
+        with open(partial, "xb", opener=lambda name, flags: os.open(name, flags, first)) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        mode = _check_replaceable(target)
+        now = _mode_of(target)
+        mode = before if now is None else now
         if mode is not None:
             os.chmod(partial, mode)
         os.replace(partial, target)
@@ -463,15 +535,29 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Any]:
         raise
 
 
-def _check_replaceable(target: Path) -> int | None:
-    """Raise unless `target` is a regular file or does not exist; returns the mode of the file, or None."""
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raise unless `path` is a file, or nothing, in a folder that can be written to.
+
+    Devices, pipes and folders are refused: a rename would put a file in their place.
+    """
+    path = Path(path)
+    folder = (path.resolve() if path.is_symlink() else path).parent
+    if not folder.is_dir():
+        raise InputError(f"The folder {folder} does not exist: create it, or choose another for {path.name}.")
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"The folder {folder} is not writable: choose another for {path.name}.")
+    _mode_of(path)
+
+
+def _mode_of(path: Path) -> int | None:
+    """The mode of the regular file `path`, None if there is nothing; anything else raises."""
     try:
-        status = target.lstat()
+        status = path.stat()
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(status.st_mode):
         kind = "folder" if stat.S_ISDIR(status.st_mode) else "device, pipe or socket"
-        raise InputError(f"{target} is a {kind}: expected the name of a file to write. Choose another name.")
+        raise InputError(f"{path} is a {kind}: expected the name of a file to write. Choose another name.")
     return stat.S_IMODE(status.st_mode)
 
 

@@ -14,7 +14,7 @@ from scipy.sparse.csgraph import connected_components
 from dyads.data.codes import Vocabulary, encode_labels
 from dyads.data.observations import read_id_columns
 from dyads.data.split import RandomCells
-from dyads.errors import NotConvergedWarning, UnknownIdWarning, VanishedWarning
+from dyads.errors import NotConvergedWarning, UnknownIdWarning, VanishedWarning, counted
 from dyads.estimators.kinds import LFLClassifier, LFLOrdinal
 from dyads.estimators.lfl import LFL, VANISHED
 from dyads.estimators.selection import predictors_of
@@ -144,8 +144,8 @@ def _repeated(row: Array, col: Array, label: Array) -> list[str]:
         return []
     n_other = len(np.unique(np.column_stack([row, col, label]), axis=0)) - n_cells
     return [
-        f"{n_repeated:,} lines repeat an earlier pair, {n_other:,} of them with another label: each line counts as an "
-        "observation. Remove them if they are mistakes."
+        f"{counted(n_repeated, 'line')} {'repeats' if n_repeated == 1 else 'repeat'} an earlier pair ({n_other:,} with "
+        "another label): each line counts as an observation. Remove those that are mistakes."
     ]
 
 
@@ -158,14 +158,15 @@ def _clashes(vocabulary: Vocabulary) -> list[str]:
     n_numbers = pc.sum(pc.match_substring_regex(ids, r"^-?[0-9]+$")).as_py() or 0
     if 0 < n_numbers < len(ids):
         findings.append(
-            f"The ids of {vocabulary.name!r} mix numbers and text ({n_numbers:,} of {len(ids):,} are numbers): all are "
+            f"The ids of {vocabulary.name!r} mix numbers and text (numbers: {n_numbers:,} of {len(ids):,}): all are "
             "read as text, so '62' and '062' differ."
         )
     n_similar = len(ids) - len(pc.utf8_lower(pc.utf8_trim_whitespace(ids)).unique())
     if n_similar:
+        differ = "differs" if n_similar == 1 else "differ"
         findings.append(
-            f"{n_similar:,} ids of {vocabulary.name!r} differ from another id only in capitals or spaces: they count "
-            "as different ids. Unify their spelling if they are the same."
+            f"{counted(n_similar, 'id')} of {vocabulary.name!r} {differ} from another id only in capitals or spaces: "
+            "such ids count as different. Unify their spelling if they are the same."
         )
     return findings
 
