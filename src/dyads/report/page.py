@@ -21,10 +21,10 @@ import numpy as np
 import dyads
 from dyads import metrics
 from dyads.data.codes import label_codes, numeric_values, read_labels
-from dyads.data.files import replacing
+from dyads.data.files import check_writable, replacing
 from dyads.data.observations import read_weight
 from dyads.data.tables import named_arrays, named_values
-from dyads.errors import InputError, UnknownIdWarning
+from dyads.errors import InputError, UnknownIdWarning, counted
 from dyads.estimators.selection import by_regime, predictors_of, shortfall, turned
 from dyads.report import pictures
 from dyads.trained.predictions import Predictions
@@ -77,6 +77,8 @@ def report(
     if importlib.util.find_spec("matplotlib") is None:
         raise InputError("The report needs matplotlib, which is not installed: run pip install 'dyads[plot]'.")
     features = {"row_features": row_features, "col_features": col_features}
+    if path is not None:
+        check_writable(path)
     truth, weight = read_labels(y), read_weight(sample_weight)
     if not len(truth):
         raise InputError("There are no labelled pairs: the report needs at least one. Check the table.")
@@ -119,7 +121,7 @@ def _facts(model: Any, truth: Array, weight: Array | None, data_name: str | None
     trained = f"{model.solver_}, {model.n_iter_} iterations"
     if record.is_posterior:
         trained = f"{len(record.draws)} draws of the posterior, {model.n_iter_} sweeps"
-    tested = f"{len(truth):,} pairs" + ("" if data_name is None else f" of {data_name}")
+    tested = counted(len(truth), "pair") + ("" if data_name is None else f" of {data_name}")
     facts = {
         "model": f"{type(model).__name__}, {model.structure_}, rank {model.rank}",
         "trained": f"{trained}; {model.n_parameters_:,} weights",
@@ -166,7 +168,7 @@ def _metrics(model: Any, predictors: dict[str, Predictions], truth: Array, weigh
     sentence = shortfall(model, predictors, truth, weight)
     section = _rows(["metric", f"{first} (90% interval)", *marginals], rows)
     regimes = [
-        f"<h3>{html.escape(regime)}: {n:,} pairs</h3>{_rows(list(columns), _written(columns))}"
+        f"<h3>{html.escape(regime)}: {counted(n, 'pair')}</h3>{_rows(list(columns), _written(columns))}"
         for regime, (n, columns) in tables.items()
     ]
     return {
