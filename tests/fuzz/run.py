@@ -322,7 +322,7 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         made = targets(Path(name))
         print(f"{len(made)} targets, warm after {time.time() - began:.0f} s; seed {chosen.seed}", flush=True)
-        sizes = {"structural": chosen.structural // len(MODELS), "raw": chosen.raw // len(MODELS)}
+        sizes = {"structural": -(-chosen.structural // len(MODELS)), "raw": -(-chosen.raw // len(MODELS))}
         for title, target in made.items():
             if chosen.only not in title:
                 continue
