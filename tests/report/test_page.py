@@ -1,6 +1,7 @@
 """The report: one self-contained page that says what it should, opens in a browser, and looks pairs up."""
 
 import base64
+import copy
 import datetime
 import html
 import json
@@ -362,3 +363,13 @@ def test_weights_that_are_nearly_all_zero_have_intervals(store):
     model, test = store
     weight = np.where(np.arange(len(test.y)) < 2, 1.0, 0.0)
     assert "log-loss" in page.report(model, test.X, test.y, sample_weight=weight)
+
+
+def test_a_page_says_that_its_model_is_calibrated_and_its_explanations_are_not(store):
+    model, test = store
+    plain = page.report(model, test.X, test.y)
+    assert "before calibration" not in plain
+    calibrated = copy.copy(model).calibrate(test.X, test.y, "temperature")
+    text = page.report(calibrated, test.X, test.y)
+    assert "<dt>calibrated</dt><dd>method temperature</dd>" in text
+    assert "what adds most to its log-odds, before calibration" in text

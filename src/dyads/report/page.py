@@ -124,11 +124,13 @@ def _facts(model: Any, truth: Array, weight: Array | None, data_name: str | None
     tested = counted(len(truth), "pair") + ("" if data_name is None else f" of {data_name}")
     facts = {
         "model": f"{type(model).__name__}, {model.structure_}, rank {model.rank}",
-        "trained": f"{trained}; {model.n_parameters_:,} weights",
+        "trained": f"{trained} on {counted(model.trained_on_['pairs'], 'pair')}; {model.n_parameters_:,} weights",
         "rows": f"{len(model.row_ids_):,} ids of {record.known.vocabularies[0].name}",
         "columns": f"{len(model.col_ids_):,} ids of {record.known.vocabularies[1].name}",
         "tested on": tested,
     }
+    if record.calibrator is not None:
+        facts["calibrated"] = f"method {type(record.calibrator).__name__.lower()}"
     if weight is not None:
         facts["weights"] = f"all figures are weighted; the weights of the pairs sum to {weight.sum():,.6g}"
     lines = (f"<dt>{html.escape(key)}</dt><dd>{html.escape(value)}</dd>" for key, value in facts.items())
@@ -335,7 +337,8 @@ def _certain(model: Any, X: Any, features: dict[str, Any], truth: Array, proba: 
         largest = ", ".join(f"{parts[k]} {against[k]:+.2f}".replace(" ", "\N{NO-BREAK SPACE}") for k in order)
         shown = [" × ".join(map(str, pair)), str(label), f"{proba[index, best]:.3f}", str(truth[index]), largest]
         rows.append(shown)
-    return _rows(["pair", "most probable label", "probability", "true label", "what adds most to its log-odds"], rows)
+    adds = "what adds most to its log-odds" + ("" if model.record_.calibrator is None else ", before calibration")
+    return _rows(["pair", "most probable label", "probability", "true label", adds], rows)
 
 
 def _lookup(model: Any, features: dict[str, Any]) -> tuple[dict[str, Any], str]:
