@@ -286,6 +286,7 @@ def test_what_is_found_in_a_file_is_a_dialect(tmp_path):
         ("t.csv", "user,item\nbób,7\n".encode("latin-1"), "not encoded in UTF-8: .*--encoding latin-1"),
         ("t.csv", b"user,item\n" + b"ann,7\n" * 200_000 + b"b\xf3b,7\n", "not encoded in UTF-8: .*--encoding latin-1"),
         ("t.xyz", b"\x00\x01\x02", "format of .*t.xyz is unknown.*--format"),
+        ("t.xlsx", b"PK\x03\x04\x14\x00", "t.xlsx is a spreadsheet.*Save it as CSV"),
         ("t.xyz", b"column\n", "format of .*t.xyz is unknown.*--format"),
         ("t.csv", b"# a comment\n", "t.csv is empty"),
     ],

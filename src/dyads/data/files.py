@@ -347,11 +347,15 @@ class _Source:
         return _Text(separator, encoding, header, n_comments, names)
 
     def _unknown_format(self) -> InputError:
+        if Path(self.path).suffix.lower() in SPREADSHEETS:
+            return InputError(f"{self.path} is a spreadsheet: expected a table. Save it as CSV first.")
         return InputError(
             f"The format of {_named(self.path)} is unknown: expected a suffix {', '.join(FORMATS)}. Pass --format csv, "
             "tsv, parquet or arrow."
         )
 
+
+SPREADSHEETS = (".xlsx", ".xls", ".ods")
 
 GZIP = b"\x1f\x8b"
 """First bytes of what gzip has compressed."""
