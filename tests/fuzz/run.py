@@ -6,6 +6,7 @@ beyond those of a plain load; an exception other than the one allowed; probabili
 """
 
 import argparse
+import json
 import mmap
 import os
 import resource
@@ -242,7 +243,7 @@ def run_batch(target, cases, folder, progress):
         if wrong:
             lines.append(f"{case}\t{wrong}")
     signal.alarm(0)
-    (folder / f"done-{os.getpid()}").write_text("\n".join([repr(dict(outcomes)), *lines]))
+    (folder / f"done-{os.getpid()}").write_text("\n".join([json.dumps(outcomes), *lines]))
 
 
 def fuzz(target, first, n, folder, workers, deadline=None):
@@ -275,7 +276,7 @@ def fuzz(target, first, n, folder, workers, deadline=None):
                 batches.insert(0, range(case + 1, cases[-1] + 1))
             continue
         summary, *lines = report.read_text().split("\n")
-        outcomes.update(eval(summary))
+        outcomes.update(json.loads(summary))
         done += len(cases)
         failures += [(int(line.split("\t")[0]), line.split("\t", 1)[1]) for line in lines]
         report.unlink()
