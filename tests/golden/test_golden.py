@@ -7,7 +7,7 @@ from figures import NAMED, PASSES, cases
 
 from dyads.estimators.kinds import ESTIMATORS
 from dyads.model.loss import LOSSES, Log
-from dyads.model.structure import KINDS
+from dyads.model.structure import STRUCTURES
 from dyads.solve import SGD, SOLVERS
 
 
@@ -27,7 +27,7 @@ def check_cases():
     named = {case for case in cases() if case.split("/")[-1] in NAMED}
     assert len(cases()) == len(set(cases()))
     assert wanted() == {case for case in cases() if case not in named and "-relations/" not in case}
-    assert set(KINDS) == {name.split("-")[0] for name in PASSES}
+    assert {kind.__name__ for kind, _ in STRUCTURES.values()} == {name.split("-")[0] for name in PASSES}
 
 
 def test_every_part_of_the_registries_has_a_case():

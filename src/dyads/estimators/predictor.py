@@ -3,7 +3,7 @@
 import numbers
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Self
 
@@ -333,11 +333,7 @@ class Predictor(ClassifierMixin, NestedParameters):
             "part": np.repeat(parts.name, n_labels),
             "value": parts.value.ravel(),
         }
-        return self._table(columns, X)
-
-    def _table(self, columns: dict[str, Any], argument: Any) -> Any:
-        """A table of the library of the fit; if X was not a dataframe there, of the library of an argument."""
-        return table_of(columns, self.library_ or library_of(argument))
+        return returned_table(self, columns, X)
 
     def recommend(
         self,
@@ -392,8 +388,8 @@ class Predictor(ClassifierMixin, NestedParameters):
             best = thompson(record.models, wanted, self._engine, rng)
         else:
             best = recommend(record.models, wanted, self._engine)
-        return self._table(
-            _ranked(record, row_ids.take(pa.array(best.row)), best.col, kind, best.value, best.rank), rows
+        return returned_table(
+            self, _ranked(record, row_ids.take(pa.array(best.row)), best.col, kind, best.value, best.rank), rows
         )
 
     def ask(
@@ -420,7 +416,7 @@ class Predictor(ClassifierMixin, NestedParameters):
         chosen = np.setdiff1d(chosen, cols[(rows == codes[0]) & (rows >= 0)])
         best, gain = ask(record, int(codes[0]), chosen, int(n), kind, self._engine)
         repeated = row_ids.take(pa.array(np.zeros(len(best), np.int64)))
-        return self._table(_ranked(record, repeated, best, kind, gain, np.arange(1, len(best) + 1)), row)
+        return returned_table(self, _ranked(record, repeated, best, kind, gain, np.arange(1, len(best) + 1)), row)
 
     def _offered(
         self, rows: Any, n: Any, candidates: Any, row_features: Any, col_features: Any
@@ -614,6 +610,11 @@ class Predictor(ClassifierMixin, NestedParameters):
         parameters = {name: to_json(value) for name, value in self.get_params(deep=False).items() if name != "engine"}
         fit = {name: getattr(self, name) for name in SAVED | (SAVED_DIAGNOSTICS if self.record_.is_posterior else {})}
         artifact.write(path, self.record_, {"estimator": type(self).__name__, "parameters": parameters, "fit": fit})
+
+
+def returned_table(model: Any, columns: Mapping[str, Any], argument: Any) -> Any:
+    """A table of the library of the model's fit; if it has none, of the library of an argument of the call."""
+    return table_of(columns, getattr(model, "library_", None) or library_of(argument))
 
 
 def _ranked(record: Record, row_ids: pa.Array, cols: Codes, relation: int, value: Array, rank: Array) -> dict[str, Any]:

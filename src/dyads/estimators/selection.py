@@ -22,11 +22,12 @@ from dyads.data.codes import numeric_values, read_labels, text_order, values_of
 from dyads.data.features import SideInformation
 from dyads.data.observations import read_weight
 from dyads.data.split import RandomCells
-from dyads.data.tables import library_of, named_values, read_column, read_feature, table_of
+from dyads.data.tables import named_values, read_column, read_feature
 from dyads.engine import Engine
 from dyads.errors import InputError, NotConvergedWarning, UnknownIdWarning, VanishedWarning, caller_level
 from dyads.estimators.kinds import LFLClassifier, LFLOrdinal
 from dyads.estimators.lfl import LFL
+from dyads.estimators.predictor import returned_table
 from dyads.estimators.settings import features_of, l2_of, solver_of, to_json
 from dyads.model.loss import Loss
 from dyads.model.objective import L2
@@ -79,7 +80,7 @@ def evaluate(
     `row_features`, `col_features` : as for `predict_proba`.
     """
     predictors = predictors_of(model, X, row_features, col_features)
-    return _table(by_regime(predictors, y, sample_weight, ordered=hasattr(model, "predict_mean")), model, X)
+    return returned_table(model, by_regime(predictors, y, sample_weight, ordered=hasattr(model, "predict_mean")), X)
 
 
 def predictors_of(model: Any, X: Any, row_features: Any = None, col_features: Any = None) -> dict[str, Predictions]:
@@ -89,11 +90,6 @@ def predictors_of(model: Any, X: Any, row_features: Any = None, col_features: An
         warnings.simplefilter("ignore", UnknownIdWarning)
         predictions = predictions_of(model, X, row_features, col_features)
     return {"model": predictions} | (model.marginals(X) if hasattr(model, "marginals") else {})
-
-
-def _table(columns: Mapping[str, Any], model: Any, X: Any) -> Any:
-    """A table of the library of the model's fit; if it has none, of the library of X."""
-    return table_of(columns, getattr(model, "library_", None) or library_of(X))
 
 
 def by_regime(
@@ -235,7 +231,7 @@ def calibration_by_label(model: Any, X: Any, y: Any, sample_weight: Any = None) 
         error = float(np.sum(share * np.abs(confidence - frequency)))
         share_and_ece.append((float(np.sum(share * frequency)), error))
     rate, ece = np.array(share_and_ece).T
-    return _table({"label": classes, "share": rate, "ece": ece, **parts}, model, X)
+    return returned_table(model, {"label": classes, "share": rate, "ece": ece, **parts}, X)
 
 
 def calibration_by_support(model: Any, X: Any, y: Any, sample_weight: Any = None) -> Any:
@@ -256,7 +252,7 @@ def calibration_by_support(model: Any, X: Any, y: Any, sample_weight: Any = None
         line |= {name: getattr(metrics, name)(*arguments) for name in ("classwise_ece", "brier_score", "log_loss")}
         for name, value in line.items():
             columns.setdefault(name, []).append(value)
-    return _table(columns, model, X)
+    return returned_table(model, columns, X)
 
 
 def vanishing_l2(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:

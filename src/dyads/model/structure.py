@@ -591,9 +591,6 @@ def build(name: str, n_labels: int, reference: int, bias: bool, rank: int, n_ter
     return structure
 
 
-KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Bilinear, Stereotype, Diagonal, Directed)}
-"""Classes of structures by name, as model files store them."""
-
 STRUCTURES: dict[str, tuple[Any, bool]] = {
     "bilinear": (Bilinear, False),
     "stereotype": (Stereotype, False),
