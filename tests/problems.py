@@ -6,14 +6,21 @@ import pytest
 
 from dyads.data.codes import Vocabulary
 from dyads.data.dyads import Counts, Dyads, LabelCounts
-from dyads.model.loss import Absolute, AllThreshold, Brier, Hinge, Log, Squared
+from dyads.model.loss import Absolute, AllThreshold, Brier, Curvature, Hinge, Log, Squared, curvature
 from dyads.model.objective import Objective, Penalty
 from dyads.model.parameters import Layout
 from dyads.model.record import Draw, Entities, Known, Parts, Record
-from dyads.model.structure import Bilinear, Diagonal, Directed, Stereotype
+from dyads.model.structure import Bilinear, Diagonal, Directed, Stereotype, pull_col, pull_row, pull_shared
 
 N_LABELS = 4
 VALUES = np.array([1.0, 2.0, 3.0, 4.5])
+
+PULLS = (
+    lambda structure, a, b, h, g, out: pull_row(structure, b, h, g, np.empty_like(out), np.empty((len(out), 1)), out),
+    lambda structure, a, b, h, g, out: pull_col(structure, a, h, g, np.empty_like(out), np.empty((len(out), 1)), out),
+    pull_shared,
+)
+"""The pulls to a row's, a column's and a shared block, with the same arguments."""
 
 STRUCTURE_CASES = {
     "Bilinear": [
@@ -99,6 +106,18 @@ def make_record(structure, theta, dyads):
         dyad_encoder=None,
     )
     return Record(parts=parts, known=known, draws=(Draw.trained(parts, known, theta),))
+
+
+def loss_of_one(loss, label, s):
+    """The loss of one dyad, its derivatives by the scores s, and its curvature as a matrix: a tile of one."""
+    n = len(s)
+    g, value, total = np.empty((n, 1)), np.empty(1), np.empty(1)
+    C = Curvature(np.empty((n, 1)), np.empty((loss.n_directions, 1)), np.empty((loss.n_directions, n, 1)))
+    curvature(loss, 1, np.array([label]), s.reshape(n, 1), g, value, total, C)
+    matrix = np.diag(C.diagonal[:, 0])
+    for weight, direction in zip(C.weight[:, 0], C.direction[:, :, 0], strict=True):
+        matrix = matrix + weight * np.outer(direction, direction)
+    return value[0], g[:, 0], matrix
 
 
 def central_difference(function, point, step=1e-5):

@@ -163,6 +163,7 @@ MAPPINGS_IN_CALLS = {
     ("trained/artifact.py", "Parts"): FILE,
     ("trained/artifact.py", "kind"): FILE,
     ("engine/compiled.py", "njit"): "the options all kernels are compiled with",
+    ("engine/compiled.py", "register_jitable"): "the options all sums are compiled with",
     ("estimators/kinds.py", "kind"): FILE,
     ("paper/experiment.py", "Case"): STUDY,
     ("paper/experiment.py", "Experiment"): STUDY,

@@ -2,18 +2,19 @@
 
 import dataclasses
 import math
+import tracemalloc
 
 import joblib
 import numpy as np
 import pytest
 
 from dyads.data.dyads import Dyads
-from dyads.engine import CPU, ENGINES, Query, descent, host, orders, passes
+from dyads.engine import CPU, ENGINES, Query, descent, host, orders, passes, scoring
 from dyads.model.loss import Log, link
 from dyads.model.objective import BlockPrior
-from dyads.model.parameters import Layout
+from dyads.model.parameters import Blocks, Layout
 from dyads.model.streams import Key, Stream
-from dyads.model.structure import Bilinear
+from dyads.model.structure import Bilinear, is_undirected
 from dyads.solve import SOLVERS
 from engine.toy import Toy
 from problems import (
@@ -70,6 +71,9 @@ def standard_prior(objective, role):
     size = objective.layout.sizes[role.place]
     return BlockPrior(np.zeros(size), np.eye(size), np.ones(size))
 
+
+EACH = [case if case in (STRUCTURES[0], STRUCTURES[4]) else pytest.param(case, marks=SLOW) for case in STRUCTURES]
+"""All structures: two in the default suite, the others in the slow one."""
 
 FEW = [STRUCTURES[1], STRUCTURES[4], pytest.param(STRUCTURES[6], marks=pytest.mark.slow)]
 """Of two id sets and of one, compiled once; another type of structure takes long to compile."""
@@ -131,29 +135,50 @@ def test_compiled_equals_interpreted(structure, loss, interpreted):
         np.testing.assert_allclose(fast, slow, rtol=2e-4 if np.asarray(fast).dtype == np.float32 else 1e-5, atol=1e-5)
 
 
+N_DRAWS = scoring.TILE + 2
+"""Draws of new entities: more than one tile."""
+
+
+def models_with_new_entities(structure, n_models, dtype=np.float64):
+    """Models of one record, with entity 1 of each id set new, and so are unknown ids."""
+    dyads, rng, models = dyads_for(structure), np.random.default_rng(4), []
+    for seed in range(n_models):
+        theta = random_theta(make_objective(structure, Log(), dyads), seed).astype(dtype)
+        (model,) = make_record(structure, theta, dyads).models
+        known = model.known.with_sets(
+            dataclasses.replace(entities, counts=np.where(np.arange(len(entities)) == 1, 0, entities.counts))
+            for entities in model.known.sets
+        )
+        populations = []
+        for entities, population in zip((known.rows, known.cols), model.populations, strict=True):
+            spread, shift = rng.normal(size=(N_DRAWS, len(population.average))), rng.normal(size=(len(entities), 4))
+            populations.append(dataclasses.replace(population, spread=spread, partner_shift=shift))
+        draw = dataclasses.replace(model.draw, rows=populations[0], cols=populations[1])
+        models.append(dataclasses.replace(model, known=known, draw=draw))
+    return models
+
+
+def all_pairs(rows, cols):
+    return np.repeat(rows, len(cols)), np.tile(cols, len(rows))
+
+
+def query_for(models):
+    """A query for known, new and unknown rows, and its excluded pairs as a mask."""
+    rows, cols = np.array([0, 1, -1, 2]), np.arange(len(models[0].known.cols))
+    query = Query(rows, cols, 4, np.array([1.0, 2.0, 3.0, 4.5]), 0, (np.array([0, 2, 2, 3, 3]), np.array([0, 3, 1])))
+    excluded = np.zeros((len(rows), len(cols)), np.bool_)
+    excluded[[0, 0, 2], [0, 3, 1]] = True
+    return query, excluded
+
+
+@pytest.mark.parametrize("n_models", [1, 3])
 @pytest.mark.parametrize("structure", [STRUCTURES[0], STRUCTURES[4]], ids=repr)
-def test_compiled_answers_equal_interpreted_ones_also_of_new_entities(structure, interpreted):
-    dyads = dyads_for(structure, weighted=structure is STRUCTURES[0])
-    objective = make_objective(structure, Log(), dyads)
-    (model,) = make_record(structure, random_theta(objective), dyads).models
-    rng = np.random.default_rng(4)
-    known = model.known.with_sets(
-        dataclasses.replace(entities, counts=np.where(np.arange(len(entities)) == 1, 0, entities.counts))
-        for entities in model.known.sets
-    )
-    populations = []
-    for entities, population in zip((known.rows, known.cols), model.populations, strict=True):
-        spread, shift = rng.normal(size=(6, len(population.average))), rng.normal(size=(len(entities), 4))
-        populations.append(dataclasses.replace(population, spread=spread, partner_shift=shift))
-    draw = dataclasses.replace(model.draw, rows=populations[0], cols=populations[1])
-    models = [dataclasses.replace(model, known=known, draw=draw)]
-    rows, cols = np.array([0, 1, -1, 2]), np.arange(len(known.cols))
-    excluded = np.array([0, 2, 2, 3, 3]), np.array([0, 3, 1])
-    query = Query(rows, cols, 4, np.array([1.0, 2.0, 3.0, 4.5]), 0, excluded)
+def test_compiled_answers_equal_interpreted_ones_also_of_new_entities(structure, n_models, interpreted):
+    models = models_with_new_entities(structure, n_models)
+    query, _ = query_for(models)
 
     def answers():
-        pairs = np.repeat(rows, len(cols)), np.tile(cols, len(rows))
-        return CPU(1).scores(models, pairs), *CPU(1).top(models, query)
+        return CPU(1).scores(models, all_pairs(query.rows, query.cols)), *CPU(1).top(models, query)
 
     compiled = answers()
     with interpreted():
@@ -161,9 +186,96 @@ def test_compiled_answers_equal_interpreted_ones_also_of_new_entities(structure,
     np.testing.assert_allclose(compiled[0], plain[0], rtol=1e-10)
     np.testing.assert_array_equal(compiled[1], plain[1])
     np.testing.assert_allclose(compiled[2], plain[2], rtol=1e-10)
-    worth = (link(compiled[0]) @ query.values).reshape(len(rows), len(cols))
-    worth[[0, 0, 2], [0, 3, 1]] = -np.inf
-    np.testing.assert_allclose(compiled[2], -np.sort(-worth, axis=1)[:, :4], rtol=1e-10)
+
+
+@pytest.mark.parametrize("structure", EACH, ids=repr)
+def test_the_best_columns_are_those_of_the_mean_probabilities_of_all_models(engine, structure):
+    models = models_with_new_entities(structure, 3)
+    query, excluded = query_for(models)
+    pairs = all_pairs(query.rows, query.cols)
+    proba = np.mean([link(engine.scores([model], pairs)) for model in models], axis=0)
+    np.testing.assert_allclose(link(engine.scores(models, pairs)), proba, rtol=1e-12)
+    values = np.where(excluded, -np.inf, (proba @ query.values).reshape(excluded.shape))
+    order = np.argsort(-values, axis=1, kind="stable")[:, : query.n]
+    greatest = np.take_along_axis(values, order, axis=1)
+    at, best = engine.top(models, query)
+    np.testing.assert_array_equal(at, np.where(greatest > -np.inf, order, -1))
+    np.testing.assert_allclose(best, greatest, rtol=1e-12)
+
+
+@pytest.mark.parametrize("structure", EACH, ids=repr)
+def test_equally_good_columns_are_in_the_order_of_the_candidates(engine, structure):
+    models = models_with_new_entities(structure, 2)
+    query, excluded = query_for(models)
+    at, best = engine.top(models, query._replace(values=np.zeros(4)))
+    for line, out in zip(at, excluded, strict=True):
+        first = np.flatnonzero(~out)[: query.n]
+        assert line[: len(first)].tolist() == first.tolist()
+    assert not best[at >= 0].any()
+
+
+@pytest.mark.parametrize("structure", EACH, ids=repr)
+def test_probabilities_of_new_entities_are_means_over_their_draws(engine, structure):
+    (model,) = models_with_new_entities(structure, 1)
+    (rows, cols), unknown = model.populations, model.unknown
+    for row in (1, -1, 2):
+        for col in (1, -1, 3):
+            a, b = model.effective.row[row][None], model.effective.col[col][None]
+            a, b = unknown.row if row < 0 else a, unknown.col if col < 0 else b
+            shift = np.zeros((N_DRAWS, 4))
+            if row < 2:
+                a = a + rows.spread
+                # The draws of two new entities are paired, the first of one with the last of the other.
+                b = b + cols.spread[::-1] if col < 2 else b
+                shift = shift if col < 2 else shift + cols.partner_shift[col]
+            elif col < 2:
+                b, shift = b + cols.spread, shift + rows.partner_shift[row]
+            blocks = Blocks(a, b, model.effective.shared)
+            codes = [np.arange(N_DRAWS) % len(block) for block in (a, b)]
+            drawn = engine.block_scores(structure, blocks, codes, shift)
+            scores = drawn[0] if row > 1 and col > 1 else np.log(link(drawn).mean(axis=0))
+            np.testing.assert_allclose(engine.scores([model], ([row], [col]))[0], scores, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("n_models", [1, 3])
+@pytest.mark.parametrize("structure", EACH, ids=repr)
+def test_an_answer_depends_on_nothing_but_its_dyad(structure, n_models, monkeypatch):
+    """Not on its place, on the dyads beside it, on tasks or threads; nor on the order of an undirected pair."""
+    models = models_with_new_entities(structure, n_models, np.float32)
+    query, _ = query_for(models)
+    n_rows, n_cols = len(models[0].known.rows), len(models[0].known.cols)
+    row, col = (codes.astype(np.int64) for codes in all_pairs(np.arange(-1, n_rows), np.arange(-1, n_cols)))
+    places = np.random.default_rng(0).integers(len(row), size=3001)
+    once, best = CPU(1).scores(models, (row, col)), CPU(1).top(models, query)
+    monkeypatch.setattr(orders, "CHUNK", 300)
+    monkeypatch.setattr(scoring, "MODELS_CHUNK", 300)
+    monkeypatch.setattr(scoring, "TOP_CELLS", 1)
+    for threads in (1, 2, 3):
+        many = CPU(threads).scores(models, (row[places], col[places]))
+        assert many.tobytes() == once[places].tobytes()
+        for result, same in zip(CPU(threads).top(models, query), best, strict=True):
+            assert result.tobytes() == same.tobytes()
+    if is_undirected(type(structure), structure.one_set):
+        known = (row >= 0) & (col >= 0) & (row != 1) & (col != 1)
+        turned = CPU(1).scores(models, (col[known], row[known]))
+        assert turned.tobytes() == once[known].tobytes()
+
+
+def test_answers_of_many_models_take_little_more_memory_than_the_result():
+    structure, n = STRUCTURES[0], 200_000
+    dyads, rng = dyads_for(structure), np.random.default_rng(0)
+    objective = make_objective(structure, Log(), dyads)
+    models = [make_record(structure, random_theta(objective, seed), dyads).models[0] for seed in range(20)]
+    pairs, rows = (rng.integers(dyads.n_rows, size=n), rng.integers(dyads.n_cols, size=n)), np.zeros(n // 5, np.int64)
+    nothing = np.zeros(len(rows) + 1, np.int64), np.zeros(0, np.int64)
+    query = Query(rows, np.arange(dyads.n_cols), 1, np.arange(4.0), 0, nothing)
+    for answer in (lambda: (CPU(2).scores(models, pairs),), lambda: CPU(2).top(models, query)):
+        size = sum(result.nbytes for result in answer())
+        tracemalloc.start()
+        answer()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < size + 8e6, "one array per model would take much more"
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)

@@ -6,14 +6,14 @@ import pytest
 from dyads import L2, LFLClassifier, LFLOrdinal
 from dyads.datasets.synthetic import make_nominal
 from dyads.engine import CPU, orders
-from dyads.engine.sums import parts_of
+from dyads.engine.sums import Groups
 from dyads.errors import InputError
-from dyads.model.loss import Absolute, Log, evaluate
+from dyads.model.loss import Absolute, Log
 from dyads.model.parameters import Role
 from dyads.model.streams import Key, Stream
 from dyads.model.structure import Bilinear
 from dyads.solve import SOLVERS
-from problems import LOSSES, N_LABELS, STRUCTURES, THRESHOLDS, make_dyads, make_objective
+from problems import LOSSES, N_LABELS, STRUCTURES, THRESHOLDS, loss_of_one, make_dyads, make_objective
 
 # What solves for blocks takes long to compile: one process does it for all.
 pytestmark = pytest.mark.xdist_group("blocks")
@@ -35,12 +35,10 @@ PAIRS = [(STRUCTURES[0], Log()), *(pytest.param(*pair, marks=pytest.mark.slow) f
 
 @pytest.mark.parametrize("loss", [*LOSSES, THRESHOLDS], ids=repr)
 @pytest.mark.parametrize("seed", range(5))
-def test_curvature_is_symmetric_positive_and_for_the_log_loss_exact(loss, seed):
+def test_curvature_is_positive_and_for_the_log_loss_exact(loss, seed):
     s = np.random.default_rng(seed).normal(size=N_LABELS)
-    g, C = np.empty(N_LABELS), np.empty((N_LABELS, N_LABELS))
     for label in range(N_LABELS):
-        loss.curvature(label, s, g, C)
-        np.testing.assert_allclose(C, C.T, atol=1e-14)
+        C = loss_of_one(loss, label, s)[2]
         assert np.linalg.eigvalsh(C).min() > -1e-12
         if loss is not THRESHOLDS:
             np.testing.assert_allclose(C.sum(axis=1), 0, atol=1e-12, err_msg="adding to all scores changes nothing")
@@ -48,9 +46,7 @@ def test_curvature_is_symmetric_positive_and_for_the_log_loss_exact(loss, seed):
             step = 1e-6
 
             def slope(point, label=label):
-                out = np.empty(N_LABELS)
-                evaluate(loss, label, point, out)
-                return out
+                return loss_of_one(loss, label, point)[1]
 
             exact = [(slope(s + step * e) - slope(s - step * e)) / (2 * step) for e in np.eye(N_LABELS)]
             np.testing.assert_allclose(C, exact, atol=1e-8)
@@ -118,15 +114,35 @@ def test_compiled_blocks_equal_interpreted_ones(structure, weighted, interpreted
         np.testing.assert_allclose(fast, slow, rtol=1e-8, atol=1e-10)
 
 
+def test_an_entity_is_gathered_once_unless_its_scores_are_quadratic():
+    """Each tile notes where it begins. A tile with a self-link depends on the block, so it is not reused."""
+    structure = STRUCTURES[4]
+    assert structure.one_set
+    dyads = make_dyads(one_set=True)
+    objective = make_objective(structure, Log(), dyads)
+    theta = np.random.default_rng(1).normal(size=objective.layout.size)
+    linked = set(dyads.row[dyads.row == dyads.col].tolist())
+    with CPU(1).bind(objective, dyads) as problem:
+        updates = problem.blocks_in_turn(theta)
+        ((_, entity_sums, _),) = updates._shards(Role.NODE, None, None)
+    groups, table = entity_sums.groups, objective.layout.blocks(theta).row
+    (whole,) = groups.parts(table.shape[1])
+    reused = []
+    for e, block in enumerate(table):
+        work = entity_sums.work(groups, whole)
+        entity_sums.sums_at(e, block, whole, False, np.empty((1, 1)), work)
+        reused.append(work.gathered.first[0] == entity_sums.owned.start[e])
+    assert linked
+    assert [e for e, once in enumerate(reused) if not once] == sorted(linked)
+
+
 def test_blocks_are_drawn_in_parts_of_whole_labels():
     structure = Bilinear(3, 3, 1, False, 2)
-    parts = parts_of(structure, Role.ROW, 9, 3, 6)
+    groups = Groups.of(structure, Role.ROW, 9, 3)
+    parts = groups.parts(6)
     assert [part.entry.tolist() for part in parts] == [[0, 1, 3, 4, 5, 6], [2, 7, 8]]
-    assert sorted(np.concatenate([part.entry for part in parts_of(structure, Role.ROW, 9, 3, 1)]).tolist()) == list(
-        range(9)
-    )
-    (whole,) = parts_of(structure, Role.ROW, 9, 3, 9)
-    assert whole.own.tolist() == [0, 1, 2, 0, 1, 2]
+    assert sorted(np.concatenate([part.entry for part in groups.parts(1)]).tolist()) == list(range(9))
+    assert groups.own.tolist() == [0, 1, 2, 0, 1, 2]
 
 
 def test_newton_and_lbfgs_agree_where_the_problem_is_convex_and_nearly_elsewhere():

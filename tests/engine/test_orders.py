@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dyads.data.dyads import Dyads
-from dyads.engine import orders
+from dyads.engine import host, orders
 from dyads.engine.orders import Cells, Orders, even_tasks, owner_tasks, runs
 from dyads.model.parameters import Role
 
@@ -90,8 +90,10 @@ def test_shards_are_runs_of_owners_with_all_their_dyads_in_one_order(role):
             labels += shard.dyads.label.tolist()
             if given_dyads.weight is not None:
                 np.testing.assert_array_equal(shard.dyads.weight, given_dyads.weight[shard.dyads.label])
-        # Owners in turn, their dyads as they came; those of a column by row, so that both passes add in one order.
-        keys = (given_dyads.row,) if role == Role.ROW else (given_dyads.row, given_dyads.col)
+        # Owners in turn, their dyads by relation, then as they came; those of a column by row.
+        none = np.zeros(len(given_dyads))
+        relation = none if given_dyads.relation is None else given_dyads.relation
+        keys = (relation, given_dyads.row) if role == Role.ROW else (given_dyads.row, relation, given_dyads.col)
         assert labels == np.lexsort(keys).tolist()
 
     law()
@@ -126,3 +128,11 @@ def test_relations_of_a_shard_share_out_its_dyads(given_dyads):
         for t in range(given_dyads.n_relations):
             own = grouped.order[grouped.start[t] : grouped.start[t + 1]]
             assert relation is None or (relation[own] == t).all()
+
+
+@given(st.integers(0, 10**10))
+def test_sgd_has_one_group_or_an_even_number_for_two_threads(n_dyads):
+    n_groups = host.n_groups(n_dyads)
+    assert n_groups == 1 or n_groups % 2 == 0
+    assert n_groups <= host.MAX_GROUPS
+    assert n_groups >= min(np.sqrt(n_dyads / host.CELL), host.MAX_GROUPS) - 1

@@ -4,9 +4,9 @@ from contextlib import nullcontext
 
 import numpy as np
 
-from dyads.model.loss import curvature
 from dyads.model.parameters import Role
-from dyads.model.structure import pull_col, pull_row, pull_shared, score
+from dyads.model.structure import score
+from problems import PULLS, loss_of_one
 
 
 class Toy:
@@ -27,11 +27,11 @@ class ToyProblem:
         for i, pair in enumerate(zip(*data.codes, strict=True)):
             codes, weight = (*pair, 0)[:3], 1.0 if data.weight is None else data.weight[i]
             own = [table[code] for table, code in zip(self.blocks(theta), codes, strict=True)]
-            s, g, C, J = np.zeros(n), np.empty(n), np.empty((n, n)), np.zeros((n, len(theta)))
+            s, J = np.zeros(n), np.zeros((n, len(theta)))
             score(self.structure, *own, s)
-            value = curvature(self.objective.loss, data.label[i], s, g, C)
+            value, g, C = loss_of_one(self.objective.loss, data.label[i], s)
             for out, unit in zip(J, np.eye(n), strict=True):
-                for pull, table, code in zip((pull_row, pull_col, pull_shared), self.blocks(out), codes, strict=True):
+                for pull, table, code in zip(PULLS, self.blocks(out), codes, strict=True):
                     pull(self.structure, *own, unit, table[code])
             yield weight * value, weight * g, weight * C, J
 

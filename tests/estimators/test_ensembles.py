@@ -41,6 +41,19 @@ def test_probabilities_are_the_mean_of_the_members(choices, tmp_path):
     np.testing.assert_array_equal(quiet(loaded.predict_proba, ask), quiet(model.predict_proba, ask))
 
 
+def test_features_of_dyads_go_with_their_dyads_in_an_average():
+    rng = np.random.default_rng(0)
+    dated = X.assign(hour=rng.normal(size=len(X)), weekday=rng.choice(["Mon", "Sun"], len(X)))
+    model = LFLClassifier(rank=1, l2=0.3, n_models=2, random_state=0).fit(dated, Y)
+    each = []
+    for draw in model.record_.draws:
+        one = LFLClassifier()
+        one.record_, one.columns_ = dataclasses.replace(model.record_, draws=(draw,)), model.columns_
+        each.append(one.predict_proba(dated))
+    np.testing.assert_allclose(model.predict_proba(dated), np.mean(each, axis=0), atol=1e-12)
+    assert np.abs(model.predict_proba(dated) - model.predict_proba(dated.assign(hour=0.0))).max() > 1e-3
+
+
 def test_an_average_is_better_than_its_members():
     data = make_nominal(n=60, rank=3, width=2.0, random_state=0)
     train, test = data.split(0.4)

@@ -7,10 +7,20 @@ import pytest
 
 from dyads.model import loss as loss_module
 from dyads.model import structure as structure_module
-from dyads.model.loss import evaluate, link
+from dyads.model.loss import evaluate, exp, link
 from dyads.model.parameters import Layout
-from dyads.model.structure import pull_col, pull_row, pull_shared, score
-from problems import LOSS_CASES, LOSSES, N_LABELS, STRUCTURE_CASES, STRUCTURES, THRESHOLDS, central_difference
+from dyads.model.structure import partner_col, partner_row, partner_shared, score
+from problems import (
+    LOSS_CASES,
+    LOSSES,
+    N_LABELS,
+    PULLS,
+    STRUCTURE_CASES,
+    STRUCTURES,
+    THRESHOLDS,
+    central_difference,
+    loss_of_one,
+)
 
 KINDS = {kind.__name__: kind for kind, _ in structure_module.STRUCTURES.values()}
 
@@ -34,7 +44,10 @@ def parts_of(module):
     return {
         kind
         for kind in vars(module).values()
-        if inspect.isclass(kind) and issubclass(kind, tuple) and kind.__module__ == module.__name__
+        if inspect.isclass(kind)
+        and issubclass(kind, tuple)
+        and kind.__module__ == module.__name__
+        and (hasattr(kind, "evaluate") or hasattr(kind, "latent_score"))
     }
 
 
@@ -48,29 +61,55 @@ def test_every_part_that_is_written_is_in_a_registry_or_has_laws_of_its_own():
 def test_loss_derivative_matches_central_differences(loss, scale):
     rng = np.random.default_rng(0)
     for label in range(N_LABELS):
-        s, g = rng.normal(scale=scale, size=N_LABELS), np.empty(N_LABELS)
-        evaluate(loss, label, s, g)
-        expected = central_difference(lambda point, label=label: evaluate(loss, label, point, np.empty(N_LABELS)), s)
-        np.testing.assert_allclose(g, expected, rtol=1e-6, atol=1e-9)
+        s = rng.normal(scale=scale, size=N_LABELS)
+        expected = central_difference(lambda point, label=label: loss_of_one(loss, label, point)[0], s)
+        np.testing.assert_allclose(loss_of_one(loss, label, s)[1], expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("loss", [*LOSSES, THRESHOLDS], ids=repr)
+def test_a_tile_of_many_dyads_is_many_tiles_of_one(loss):
+    rng, n, room = np.random.default_rng(3), 7, 9
+    label, s = rng.integers(N_LABELS, size=room), rng.normal(size=(N_LABELS, room))
+    g, value, total = np.full_like(s, np.nan), np.full(room, np.nan), np.empty(room)
+    evaluate(loss, n, label, s, g, value, total)
+    for i in range(n):
+        expected_value, expected_g, _ = loss_of_one(loss, label[i], s[:, i])
+        assert value[i] == pytest.approx(expected_value, rel=1e-12)
+        np.testing.assert_allclose(g[:, i], expected_g, rtol=1e-12)
+    assert np.isnan(value[n:]).all()
+    assert np.isnan(g[:, n:]).all(), "the room beyond the tile is left alone"
+
+
+def test_the_polynomial_exponential_is_exact_to_its_bound():
+    x = np.concatenate([-np.logspace(-20, np.log10(708), 20_001), [0.0]])
+    computed = np.array([exp(point) for point in x])
+    assert np.abs(computed / np.exp(x) - 1).max() < 1e-15
+    assert exp(-1e300) == exp(-708.0) > 0
+    assert np.isnan(exp(np.nan))
+    x = np.concatenate([-np.logspace(-20, np.log10(87), 20_001), [0.0]]).astype(np.float32)
+    computed = np.array([exp(point) for point in x])
+    assert computed.dtype == np.float32
+    assert np.abs(computed / np.exp(x.astype(np.float64)) - 1).max() < 3e-7
+    assert exp(np.float32(-1e30)) == exp(np.float32(-87)) > 0
+    assert np.isnan(exp(np.float32(np.nan)))
 
 
 @pytest.mark.parametrize("loss", [*LOSSES, THRESHOLDS], ids=repr)
 def test_loss_is_finite_and_nonnegative_for_huge_scores(loss):
-    s, g = np.array([1e300, -1e300, 0.0, 700.0]), np.empty(4)
+    s = np.array([1e300, -1e300, 0.0, 700.0])
     for label in range(4):
-        value = evaluate(loss, label, s, g)
+        value, g, _ = loss_of_one(loss, label, s)
         assert value >= 0
         assert np.isfinite(g).all()
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
 def test_loss_vanishes_only_at_certainty_of_the_label(loss):
-    g = np.empty(N_LABELS)
     for label in range(N_LABELS):
         certain = np.full(N_LABELS, -50.0)
         certain[label] = 50.0
-        assert evaluate(loss, label, certain, g) == pytest.approx(0, abs=1e-12)
-        assert evaluate(loss, (label + 1) % N_LABELS, certain, g) > 0.5
+        assert loss_of_one(loss, label, certain)[0] == pytest.approx(0, abs=1e-12)
+        assert loss_of_one(loss, (label + 1) % N_LABELS, certain)[0] > 0.5
 
 
 @pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
@@ -84,7 +123,7 @@ def test_pulls_match_central_differences_of_the_score(structure):
         score(structure, a, b, h, s)
         return s @ g
 
-    for pull, index in ((pull_row, 0), (pull_col, 1), (pull_shared, 2)):
+    for pull, index in zip(PULLS, range(3), strict=True):
         blocks = [a, b, h]
         found = np.zeros_like(blocks[index])
         pull(structure, a, b, h, g, found)
@@ -93,6 +132,19 @@ def test_pulls_match_central_differences_of_the_score(structure):
             return weighted_score(*(point if i == index else block for i, block in enumerate(blocks)))
 
         np.testing.assert_allclose(found, central_difference(along, blocks[index]), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
+def test_base_scores_are_those_of_a_block_of_zeros(structure):
+    a, b, h = random_blocks(structure)
+    for base, blocks in (
+        (lambda s: structure_module.base_row(structure, b, h, s[:, None], 0), (0 * a, b, h)),
+        (lambda s: structure_module.base_col(structure, a, h, s[:, None], 0), (a, 0 * b, h)),
+        (lambda s: structure_module.base_shared(structure, a, b, s[:, None], 0), (a, b, 0 * h)),
+    ):
+        s = np.zeros(N_LABELS)
+        base(s)
+        np.testing.assert_allclose(s, score_of(structure, *blocks), rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
@@ -106,7 +158,7 @@ def test_kernels_add_to_what_is_there(structure):
     score(structure, a, b, h, twice)
     np.testing.assert_allclose(twice, 2 * once)
     out = np.ones_like(a)
-    pull_row(structure, a, b, h, np.zeros_like(g), out)
+    PULLS[0](structure, a, b, h, np.zeros_like(g), out)
     assert (out == 1).all()
 
 
@@ -203,7 +255,7 @@ def test_absolute_loss_is_within_delta_of_the_absolute_error():
     loss = loss_module.Absolute(0.1).bind(values)
     for s in np.random.default_rng(0).normal(scale=2, size=(20, 3)):
         error = abs(link(s[None])[0] @ values - 2.0)
-        assert error - 0.1 <= evaluate(loss, 1, s, np.empty(3)) <= error
+        assert error - 0.1 <= loss_of_one(loss, 1, s)[0] <= error
 
 
 def test_layout_names_cover_theta_once():
@@ -241,17 +293,17 @@ def test_the_factored_jacobian_is_that_of_the_pulls(structure):
     a, b, h = random_blocks(structure)
     n, (own_width, shared_width) = structure_module.free_labels(structure), structure.group_widths()
     for pull, partner, x, n_single, width, shared in (
-        (pull_row, lambda v: structure_module.partner_row(structure, b, v), a, structure.n_bias * n, own_width, False),
-        (pull_col, lambda v: structure_module.partner_col(structure, a, v), b, structure.n_bias * n, own_width, False),
-        (pull_shared, lambda v: structure_module.partner_shared(structure, a, b, v), h, n, shared_width, True),
+        (PULLS[0], lambda v: partner_row(structure, b, v, 0), a, structure.n_bias * n, own_width, False),
+        (PULLS[1], lambda v: partner_col(structure, a, v, 0), b, structure.n_bias * n, own_width, False),
+        (PULLS[2], lambda v: partner_shared(structure, a, b, v, 0), h, n, shared_width, True),
     ):
         group = np.concatenate([np.arange(n_single), n_single + np.arange(len(x) - n_single) // max(width, 1)])
-        E, v = np.full((N_LABELS, group[-1] + 1 if len(group) else 0), np.nan), np.zeros(len(x))
+        E, v = np.full((N_LABELS, group[-1] + 1 if len(group) else 0), np.nan), np.full(len(x), np.nan)
         if shared:
             structure_module.shared_label_weights(structure, E)
         else:
             structure_module.label_weights(structure, h, E)
-        partner(v)
+        partner(v[:, None])
         for y in range(N_LABELS):
             expected = np.zeros(len(x))
             pull(structure, a, b, h, np.eye(N_LABELS)[y], expected)

@@ -5,6 +5,7 @@ import pytest
 from scipy import sparse
 from scipy.stats import kstest, t
 
+from dyads.model import objective
 from dyads.model.objective import (
     FREEDOM,
     SPREAD,
@@ -52,20 +53,52 @@ def test_redrawing_leaves_the_joint_distribution_as_it_is():
 
 def test_side_weights_are_drawn_from_their_posterior():
     rng = np.random.default_rng(3)
-    x, blocks = rng.normal(size=(30, 2)), rng.normal(size=(30, 3))
+    x, blocks, labelled = rng.normal(size=(40, 2)), rng.normal(size=(40, 3)), np.arange(40) < 30
+    blocks[~labelled] += 100
     root = np.tril(rng.normal(size=(3, 3))) + 2 * np.eye(3)
     prior = BlockPrior(np.array([0.5, -0.5, 0.0]), root @ root.T, np.ones(3))
-    columns, ridge = np.array([0, 2]), 1.7
-    drawn = np.array([draw_side_weights(sparse.csr_array(x), blocks, prior, columns, ridge, rng) for _ in range(4000)])
+    columns, ridge, features = np.array([0, 2]), 60.0, sparse.csr_array(x)
+    drawn = [draw_side_weights(features, labelled, blocks, prior, columns, ridge, rng) for _ in range(4000)]
     # The joint regression of all columns, written out: W has no effect on the middle one.
-    select = np.eye(3)[:, columns]
+    x, blocks, select = x[labelled], blocks[labelled], np.eye(3)[:, columns]
     precision = np.kron(x.T @ x, select.T @ prior.precision @ select) + ridge * np.eye(4)
     pulled = (x.T @ (blocks - prior.mean) @ prior.precision @ select).ravel()
     covariance = np.linalg.inv(precision)
     mean = covariance @ pulled
-    flat = drawn.reshape(len(drawn), -1)
+    flat = np.reshape(drawn, (len(drawn), -1))
     np.testing.assert_allclose(flat.mean(axis=0), mean, atol=5 * np.sqrt(covariance.max() / len(drawn)))
     np.testing.assert_allclose(np.cov(flat.T), covariance, atol=0.1 * covariance.max())
+
+
+@pytest.mark.parametrize("ridge", [0.03, 3.0, 300.0])
+def test_side_weights_are_solved_for_to_a_fraction_of_their_own_noise(monkeypatch, ridge):
+    """Draws with the same noise, stopped early and not, differ by some hundredths of a standard deviation."""
+    rng = np.random.default_rng(5)
+    popular = rng.random(200) ** 4
+    features = sparse.csr_array((rng.random((300, 200)) < popular) / np.sqrt(200.0))
+    blocks, labelled = rng.normal(scale=3.0, size=(300, 4)), rng.random(300) < 0.9
+    prior = BlockPrior(np.zeros(4), np.diag([0.3, 3.0, 30.0, 300.0]), np.ones(4))
+    drawn = []
+    for tolerance in (objective.TOLERANCE, 1e-10):
+        monkeypatch.setattr(objective, "TOLERANCE", tolerance)
+        same = np.random.default_rng(6)
+        drawn.append(draw_side_weights(features, labelled, blocks, prior, np.arange(4), ridge, same))
+    gram = (features[labelled].T @ features[labelled]).toarray()
+    for error, strength in zip((drawn[0] - drawn[1]).T, np.diag(prior.precision), strict=True):
+        precision = strength * gram + ridge * np.eye(200)
+        assert np.sqrt(error @ precision @ error / 200) < 0.03
+
+
+def test_side_weights_vary_also_where_features_say_nothing():
+    """One-hot features of three groups: a constant can move from one group to another, and only the prior knows."""
+    rng, groups = np.random.default_rng(7), (2, 7, 21)
+    x = np.hstack([np.eye(size)[rng.integers(size, size=3000)] for size in groups])
+    prior, ridge, labelled = BlockPrior(np.zeros(1), np.full((1, 1), 20.0), np.ones(1)), 10.0, np.ones(3000, bool)
+    blocks, features = rng.normal(scale=20**-0.5, size=(3000, 1)), sparse.csr_array(x)
+    across = np.repeat([1 / 2, -1 / 7, 0.0], groups)
+    drawn = [draw_side_weights(features, labelled, blocks, prior, np.arange(1), ridge, rng)[:, 0] for _ in range(400)]
+    exact = across @ np.linalg.solve(20.0 * x.T @ x + ridge * np.eye(30), across)
+    assert np.var(np.array(drawn) @ across) == pytest.approx(exact, rel=0.2)
 
 
 def test_the_precision_of_side_weights_follows_their_size():

@@ -690,10 +690,10 @@ def seen_sets(owner: Codes, other: Codes, n_owners: int, n_others: int, *, both_
     x_ej = 1 / sqrt(n_e) for each of the n_e others of owner e, otherwise 0. With `both_ways`, owners and others are one
     set of nodes, and each pair counts in both orders.
     """
-    pair = owner.astype(np.int64) * n_others + other
-    if both_ways:
-        pair = np.concatenate([pair, other.astype(np.int64) * n_others + owner])
-    line, item = np.divmod(np.unique(pair), n_others)
-    size = np.bincount(line, minlength=n_owners)
-    shape = n_owners, n_others
-    return sparse.csr_array((1 / np.sqrt(size[line]), (narrow(line, shape[0]), narrow(item, shape[1]))), shape=shape)
+    line, item = (np.concatenate([owner, other]), np.concatenate([other, owner])) if both_ways else (owner, other)
+    # A pair that occurs more than once becomes one entry.
+    entries = np.ones(len(line)), (narrow(line, n_owners), narrow(item, n_others))
+    seen = sparse.csr_array(entries, shape=(n_owners, n_others))
+    size = np.diff(seen.indptr)
+    seen.data = np.repeat(1 / np.sqrt(np.maximum(size, 1)), size)
+    return seen

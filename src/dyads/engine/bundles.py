@@ -9,16 +9,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dyads.data.dyads import Dyads
-from dyads.engine.compiled import jitable, read_if_present
+from dyads.engine.compiled import inlined, jitable, read_if_present, tile_of_one
 
 Array = np.ndarray[Any, Any]
 
-TILE = 2048
-"""Dyads per tile. The sums of an owner with more dyads are the sum over tiles of each tile's sum.
+PARTIAL_SUM = 2048
+"""Dyads per partial sum. The sums of an owner with more dyads are the sum over parts of each part's sum.
 
-Workers can then divide a large owner at the bounds of tiles without changing its sums. Smaller tiles divide more
+Workers can then divide a large owner at the bounds of parts without changing its sums. Smaller parts divide more
 evenly; larger ones leave fewer partial sums to add.
 """
+
+TILE = 256
+"""Dyads per tile: enough for a matrix product to be efficient, and few enough for a tile to stay in a fast cache."""
+
+ROOM = TILE + 8
+"""Length of the rows of a tile's arrays. A power of two would map all rows of a column to a few sets of the cache."""
 
 
 class Absent(NamedTuple):
@@ -84,21 +90,69 @@ class Owned(NamedTuple):
     amount: Any = ABSENT
 
 
-class LabelWork(NamedTuple):
-    """Scratch arrays of a pass.
+class TileWork(NamedTuple):
+    """Scratch arrays for the losses of a tile of dyads.
 
     Attributes
     ----------
-    s : (n_labels,) scores
-    g : (n_labels,) score gradient
+    label : (ROOM,)
+    s, g : (n_labels, ROOM) scores and score gradient
+    value, total : (ROOM,)
     """
 
+    label: Any
     s: Any
     g: Any
+    value: Any
+    total: Any
 
     @classmethod
-    def of(cls, n_labels: int, dtype: Any) -> "LabelWork":
-        return cls(np.empty(n_labels, dtype), np.empty(n_labels, dtype))
+    def of(cls, n_labels: int, dtype: Any) -> "TileWork":
+        s, g = np.empty((2, n_labels, ROOM), dtype)
+        return cls(np.empty(ROOM, np.int64), s, g, np.empty(ROOM, dtype), np.empty(ROOM, dtype))
+
+
+class LabelWork(NamedTuple):
+    """Scratch arrays for the loss of one dyad at a time, as a tile of one.
+
+    Attributes
+    ----------
+    tile_s, tile_g : (n_labels, 1) scores and score gradient
+    s, g : (n_labels,) views of them
+    value, total : (1,)
+    """
+
+    tile_s: Any
+    tile_g: Any
+    s: Any
+    g: Any
+    value: Any
+    total: Any
+
+
+@inlined
+def label_work(n_labels, like):  # type: ignore[no-untyped-def]
+    """Return the scratch arrays for dyads with `n_labels` labels, in the precision of `like`."""
+    s, g = tile_of_one(n_labels, like), tile_of_one(n_labels, like)
+    return LabelWork(s, g, s[:, 0], g[:, 0], tile_of_one(1, like)[0], tile_of_one(1, like)[0])
+
+
+class BlockWork(NamedTuple):
+    """Scratch arrays for the gradient by an entity's block.
+
+    Attributes
+    ----------
+    slope : (size,), v : (size, 1) factors of the gradient; see `slopes`
+    partial : (size,) gradient of a part of the entity's dyads; see `PARTIAL_SUM`
+    """
+
+    slope: Any
+    v: Any
+    partial: Any
+
+    @classmethod
+    def of(cls, size: int, dtype: Any) -> "BlockWork":
+        return cls(np.empty(size, dtype), np.empty((size, 1), dtype), np.empty(size, dtype))
 
 
 def or_absent(array: Array | None) -> Any:
@@ -116,12 +170,6 @@ def relation_at(relation, i):  # type: ignore[no-untyped-def]
 def weigh(weight, i, value):  # type: ignore[no-untyped-def]
     """Return the value times the weight of dyad i; the weight is one if `weight` is absent."""
     return value * weight[i]
-
-
-@read_if_present(lambda relation: False)
-def are_several(relation):  # type: ignore[no-untyped-def]
-    """Whether there is more than one relation."""
-    return True
 
 
 @read_if_present(lambda weight, i, x: None)

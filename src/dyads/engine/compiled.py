@@ -15,12 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import numba
-from numba.core import caching
+import numpy as np
+from numba.core import caching, types
 from numba.core.typing import templates
-from numba.extending import register_jitable
+from numba.extending import intrinsic, overload, register_jitable
+from numba.np.arrayobj import make_array, populate_array
+from numba.np.linalg import _BLAS
 
 from dyads import metrics
 from dyads.model import loss, objective, parameters, streams, structure
+
+Array = np.ndarray[Any, Any]
 
 
 def _sources_hash() -> str:
@@ -107,11 +112,15 @@ OPTIONS: dict[str, Any] = {"error_model": "numpy", "fastmath": {"contract", "arc
 multiply-add) and division by reciprocals. ``_nrt=False``: reference counting would cost a fifth of the time.
 """
 
+REDUCTION: dict[str, Any] = {**OPTIONS, "fastmath": {*OPTIONS["fastmath"], "reassoc"}}
+"""Compiler options of sums whose terms may be added in any order."""
+
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile a pass over dyads: without the GIL, cached on disk, specialised by the types of specs and arrays.
 
-    A kernel allocates nothing, so it needs no reference counting: its scratch arrays are arguments.
+    A kernel allocates no heap memory, so it needs no reference counting: its scratch arrays are arguments or lie on the
+    stack (`tile_of_one`).
     """
     compiled = numba.njit(nogil=True, **OPTIONS)(function)
     try:
@@ -119,6 +128,44 @@ def kernel(function: Callable[..., Any]) -> Any:
     except (RuntimeError, OSError):
         _warn_uncached()
     return compiled
+
+
+def reduction(function: Callable[..., Any]) -> Any:
+    """Compile a sum over an array, called by kernels; its terms may be added in another order, so that it vectorises.
+
+    The order depends on the length of the array and on the processor, not on who computes the sum.
+    """
+    return numba.njit(nogil=True, **REDUCTION)(function)
+
+
+_ONE = np.ones(1)
+
+
+def add_product(
+    left: Array, n_left: int, right: Array, first: int, n_right: int, n: int, out: Array, row: int, column: int
+) -> None:
+    """ADD left[:n_left, :n] right[first:first + n_right, :n]^T to `out`, from entry (row, column) on, by BLAS."""
+    out[row : row + n_left, column : column + n_right] += left[:n_left, :n] @ right[first : first + n_right, :n].T
+
+
+@overload(add_product)  # type: ignore[untyped-decorator]
+def _add_product(
+    left: Any, n_left: Any, right: Any, first: Any, n_right: Any, n: Any, out: Any, row: Any, column: Any
+) -> Any:
+    # Numba's own matrix product allocates its result; its wrapper of BLAS does not.
+    blas = _BLAS().numba_xxgemm(left.dtype)
+    kind, transposed, plain = ord("d"), ord("t"), ord("n")
+
+    def implementation(
+        left: Any, n_left: Any, right: Any, first: Any, n_right: Any, n: Any, out: Any, row: Any, column: Any
+    ) -> None:
+        # BLAS stores matrices by column: it sees out^T += right left^T.
+        blas(
+            kind, transposed, plain, n_right, n_left, n, _ONE.ctypes, right[first].ctypes, right.shape[1],
+            left.ctypes, left.shape[1], _ONE.ctypes, out[row, column:].ctypes, out.shape[1],
+        )  # fmt: skip
+
+    return implementation
 
 
 def _bind_inlined(function: Callable[..., Any], choose: Callable[..., Any]) -> None:
@@ -160,6 +207,34 @@ def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
     """
     _bind_inlined(function, lambda *_: function)
     return function
+
+
+def tile_of_one(n: int, like: Array) -> Array:
+    """Return an uninitialised array (n, 1) of the type of `like`, for a few numbers that a loop over dyads writes.
+
+    In a kernel it lies on the stack: the compiler then knows that no other array overlaps it, and keeps its entries in
+    registers. The kernel must call this before its loops, since each call takes new memory until the kernel ends.
+    """
+    return np.empty((n, 1), like.dtype)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _stack_array(typing_context: Any, n: Any, like: Any) -> Any:
+    kind = types.Array(like.dtype, 2, "C")
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        entry = context.get_data_type(like.dtype)
+        size, one = (context.get_constant(types.intp, x) for x in (context.get_abi_sizeof(entry), 1))
+        n_rows = context.cast(builder, arguments[0], n, types.intp)
+        data = builder.alloca(entry, size=n_rows)
+        array = make_array(kind)(context, builder)
+        populate_array(array, data=data, shape=[n_rows, one], strides=[size, size], itemsize=size, meminfo=None)
+        return array._getvalue()
+
+    return kind(n, like), generate
+
+
+_bind_inlined(tile_of_one, lambda *_: lambda n, like: _stack_array(n, like))
 
 
 def _warn_uncached() -> None:
@@ -204,7 +279,11 @@ def read_if_present(absent: Callable[..., Any]) -> Callable[[Callable[..., Any]]
     return decorate
 
 
+for _sum in structure.SUMS:
+    register_jitable(**REDUCTION)(_sum)
 for _function in (*structure.COMPOSED, *loss.COMPOSED, *objective.COMPOSED, *streams.COMPOSED):
     jitable(_function)
 for _dispatched in (*structure.DISPATCHED, *loss.DISPATCHED):
     by_type(_dispatched)
+for _either, _single, _double in loss.BY_PRECISION:
+    _bind_inlined(_either, lambda x, single=_single, double=_double: single if x == types.float32 else double)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dyads.data.dyads import Counts, Dyads, Side
-from dyads.engine.bundles import ABSENT, Data, LabelWork, Specs, or_absent
+from dyads.engine.bundles import ABSENT, Data, Specs, or_absent
 from dyads.engine.orders import Orders, Run
 from dyads.engine.passes import Decay, DescentWork, Pulled, sgd_pass, step_pass
 from dyads.model.objective import Objective, Penalty
@@ -21,9 +21,10 @@ from dyads.model.streams import Stream, random_stream
 Array = np.ndarray[Any, Any]
 
 SIDE_STEPS = 24
-"""Target number of steps of the side weights per epoch.
+"""Target number of steps of the side weights per epoch; each step costs four products with feature matrices.
 
-With fewer steps the side weights lag behind the blocks; each step costs a product with the feature matrices.
+With fewer steps the side weights lag behind the blocks: with ``interactions=5``, ten epochs of ML-1M end 0.3% higher
+with 22 steps than with 33, and 1.2% higher with 11.
 """
 
 FROZEN_SQUARES = 1e30
@@ -72,7 +73,9 @@ class CellData:
         """The mean L1 norm of the features of a dyad's row, of its column and of the dyad itself; at least one."""
         counts = (self.dyads.row_counts, self.dyads.col_counts, np.ones(len(self.dyads)))
         return [
-            1.0 if features is None else max(1.0, float(np.average(abs(features).sum(axis=1), weights=n)))
+            1.0
+            if features is None
+            else max(1.0, float(np.average(abs(features) @ np.ones(features.shape[1]), weights=n)))
             for features, n in zip(self.side, counts, strict=True)
         ]
 
@@ -125,7 +128,7 @@ class HostDescent:
         data, pulled, decay = Data.of(dyads, dtype, side.offset), side.pulled, self._data.decay
         blocks, squares, step_size = side.blocks, layout.blocks(state[1]), dtype.type(rate)
         with_side, batch = any(layout.n_features), dyads.total_weight / self._data.counts.relation.sum()
-        n_parts = -(-SIDE_STEPS // cells.n_groups) if with_side else 1
+        n_parts = max(1, round(SIDE_STEPS / cells.n_groups)) if with_side else 1
 
         def visit(task: tuple[int, int]) -> tuple[float, Array, Array]:
             """Visit a part of a cell, with its own copy of the shared blocks."""
@@ -134,11 +137,8 @@ class HostDescent:
             order = first + random_stream(seed, Stream.VISITS, number, cell).permutation(last - first)[part::n_parts]
             own = blocks._replace(shared=blocks.shared.copy())
             own_squares = squares._replace(shared=squares.shared.copy())
-            work = LabelWork.of(objective.structure.n_labels, dtype)
-            shares = np.empty(len(own.shared), dtype)
-            row, col, shared = (np.empty_like(x) for x in (own.row[0], own.col[0], own.shared))
-            scratch = DescentWork(row, col, shared, shares)
-            value = sgd_pass(specs, own, own_squares, data, order, decay, step_size, pulled, work, scratch)
+            scratch = DescentWork.of(own)
+            value = sgd_pass(specs, own, own_squares, data, order, decay, step_size, pulled, scratch)
             return value, own.shared, own_squares.shared
 
         value = 0.0

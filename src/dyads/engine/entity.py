@@ -27,17 +27,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dyads.engine.compiled import jitable, kernel
+from dyads.engine.compiled import inlined, kernel, reduction
 from dyads.engine.orders import Bounds, Run
 from dyads.engine.sums import (
     EntitySums,
     SharedSums,
-    Work,
-    curvature_at,
     follow,
     has_self_link,
-    loss_at,
-    parts_of,
+    sums_at,
 )
 from dyads.model.parameters import Role
 from dyads.model.streams import Key, fill_normal, log_chance
@@ -66,7 +63,8 @@ SMALL_STEP = 1e-13
 NEAR_MODE = 1e-2
 """Predicted decrease at which the search for the mode ends.
 
-It equals |d|^2_M for the step d, so such a step is at most a tenth of a standard deviation long.
+It equals |d|^2_M for the step d, so the last step is at most a tenth of a standard deviation long. With a third of one
+(0.1) Geweke's test fails: the mode then depends too much on the current block.
 """
 
 TO_THE_MODE = Steps(30, 0.0, NEAR_MODE)
@@ -109,30 +107,36 @@ class System(NamedTuple):
     mode : (block size,) centre of the proposal
     d : (size,) Newton step
     z : (size,) standard normal noise
-    gx : (size,) gradient of f
-    M : (size, size) curvature of f or its Cholesky factor, in the upper triangle
+    sums : (1 + size, size) gradient and curvature, as `sums_at` writes them
+    gx : (size,) gradient of f: the first row of `sums`
+    M : (size, size) curvature of f or its Cholesky factor, in the upper triangle: the other rows of `sums`
     """
 
     x: Any
     mode: Any
     d: Any
     z: Any
+    sums: Any
     gx: Any
     M: Any
 
     @classmethod
     def of(cls, block_size: int, size: int) -> "System":
-        block, vector = (block_size,), (size,)
-        return cls(*(np.empty(shape) for shape in (block, block, vector, vector, vector, (size, size))))
+        sums = np.empty((1 + size, size))
+        x, mode, d, z = (np.empty(n) for n in (block_size, block_size, size, size))
+        return cls(x, mode, d, z, sums, sums[0], sums[1:])
 
 
-@jitable
-def value_at(sums, e, x, part, system, work):  # type: ignore[no-untyped-def]
-    """Return f at x, up to a constant in the entries that move; system.gx is overwritten with no useful content."""
-    return loss_at(sums, e, x, part, work) + add_prior(x, sums.prior, e, part.entry, system.gx)
+@inlined
+def value_at(sums, e, x, part, curved, system, work):  # type: ignore[no-untyped-def]
+    """Return f at x, up to a constant in the entries that move.
+
+    If `curved`, WRITE its gradient and curvature to system.gx and system.M; otherwise system.gx is scratch.
+    """
+    return sums_at(sums, e, x, part, curved, system.sums, work) + finish(x, sums.prior, e, part, curved, system)
 
 
-@jitable
+@inlined
 def descend(sums, e, block, steps, part, system, work):  # type: ignore[no-untyped-def]
     """Move `block` towards the minimum of f of entity e; return f at the start.
 
@@ -141,9 +145,28 @@ def descend(sums, e, block, steps, part, system, work):  # type: ignore[no-untyp
     x, d, entry = system.x, system.d, part.entry
     for k in range(x.size):
         x[k] = block[k]
-    value = curvature_at(sums, e, x, part, system.gx, system.M, work) + finish(x, sums.prior, e, part, system)
-    at_start = value
-    for step in range(steps.most):
+    at_start = value = promised = length = 0.0
+    step = -1
+    while True:
+        # A full step is nearly always accepted, and then the next step needs the gradient and the curvature.
+        last = step == steps.most - 1
+        trial = value_at(sums, e, x, part, not last, system, work)
+        if step < 0:
+            at_start = trial
+        elif not trial <= value - SUFFICIENT * length * promised:
+            length *= SHORTENED
+            if length < SHORTEST:
+                if not last:
+                    factor(system.M)
+                return at_start
+            for k in range(d.size):
+                x[entry[k]] = block[entry[k]] - length * d[k]
+            continue
+        value = trial
+        for k in range(d.size):
+            block[entry[k]] = x[entry[k]]
+        if last:
+            return at_start
         factor(system.M)
         newton_step(system.M, system.gx, d)
         promised = 0.0
@@ -154,29 +177,12 @@ def descend(sums, e, block, steps, part, system, work):  # type: ignore[no-untyp
                 block[entry[k]] -= d[k]
             return at_start
         length = 1.0
-        while True:
-            for k in range(d.size):
-                x[entry[k]] = block[entry[k]] - length * d[k]
-            if step == steps.most - 1:
-                trial = value_at(sums, e, x, part, system, work)
-            else:
-                # A full step is nearly always accepted, and then the next step needs the gradient and the curvature.
-                trial = curvature_at(sums, e, x, part, system.gx, system.M, work)
-                trial += finish(x, sums.prior, e, part, system)
-            if trial <= value - SUFFICIENT * length * promised:
-                break
-            length *= SHORTENED
-            if length < SHORTEST:
-                if step < steps.most - 1:
-                    factor(system.M)
-                return at_start
-        value = trial
         for k in range(d.size):
-            block[entry[k]] = x[entry[k]]
-    return at_start
+            x[entry[k]] = block[entry[k]] - d[k]
+        step += 1
 
 
-@jitable
+@inlined
 def draw_block(sums, e, block, key, number, part, system, work):  # type: ignore[no-untyped-def]
     """Draw part `number` of the block of entity e given all else (Metropolis-Hastings); return whether it was accepted.
 
@@ -192,12 +198,12 @@ def draw_block(sums, e, block, key, number, part, system, work):  # type: ignore
             mode[entry[k]] = sums.prior.centre[e, entry[k]]
     gain = descend(sums, e, mode, TO_THE_MODE, part, system, work)
     if several_modes:
-        gain = value_at(sums, e, block, part, system, work)
+        gain = value_at(sums, e, block, part, False, system, work)
     fill_normal(key, sums.owned.first + e, number, system.z)
     for k in range(d.size):
-        away = d[0] * 0
-        for j in range(k, d.size):
-            away += M[k, j] * (block[entry[j]] - mode[entry[j]])
+        x[k] = block[entry[k]] - mode[entry[k]]
+    for k in range(d.size):
+        away = dot_from(k, M[k], x)
         d[k] = system.z[k] if sums.prior.active[entry[k]] else away
         gain += 0.5 * (d[k] * d[k] - away * away)
     solve_upper(M, d)
@@ -205,7 +211,7 @@ def draw_block(sums, e, block, key, number, part, system, work):  # type: ignore
         x[k] = mode[k]
     for k in range(d.size):
         x[entry[k]] += d[k]
-    gain -= value_at(sums, e, x, part, system, work)
+    gain -= value_at(sums, e, x, part, False, system, work)
     accepted = log_chance(key, sums.owned.first + e, number) < gain
     if accepted:
         for k in range(x.size):
@@ -247,14 +253,15 @@ def solve_shard(sums: EntitySums, X: Array, tasks: Sequence[Bounds], steps: Step
     `tasks` : ranges of entities. Nodes that share a dyad depend on each other, so their blocks are updated in place and
     `run` must process them in order.
     """
-    structure, role, size = sums.specs.structure, Role(sums.owned.role), X.shape[1]
+    role, size = sums.owned.role, X.shape[1]
     X = X if role == Role.NODE else X.copy()
     if not sums.prior.active.any():
         return X
-    (whole,) = parts_of(structure, role, size, sums.blocks.shared.shape[1], size)
+    groups = sums.groups
+    (whole,) = groups.parts(size)
 
     def task(bounds: Bounds) -> None:
-        newton_pass(sums, X, bounds, steps, whole, System.of(size, size), Work.of(structure, role, size, whole))
+        newton_pass(sums, X, bounds, steps, whole, System.of(size, size), sums.work(groups, whole))
 
     run(task, tasks)
     return X
@@ -265,16 +272,17 @@ def draw_shard(sums: EntitySums, X: Array, tasks: Sequence[Bounds], key: Key, ru
 
     `X`, `tasks` and `run` are as in `solve_shard`. An entity without dyads is not drawn.
     """
-    structure, role, size = sums.specs.structure, Role(sums.owned.role), X.shape[1]
+    role, size = sums.owned.role, X.shape[1]
     X = X if role == Role.NODE else X.copy()
     # The weights of a feature are one part: the score offsets are updated for the whole feature.
-    parts = parts_of(structure, role, size, sums.blocks.shared.shape[1], size if role == Role.FEATURE else PART)
+    groups = sums.groups
+    parts = groups.parts(size if role == Role.FEATURE else PART)
     accepted = np.zeros(len(X))
 
     def task(bounds: Bounds) -> None:
         for number, part in enumerate(parts):
-            system, work = System.of(size, len(part.entry)), Work.of(structure, role, size, part)
-            draw_pass(sums, X, bounds, key, number, accepted, part, system, work)
+            system = System.of(size, len(part.entry))
+            draw_pass(sums, X, bounds, key, number, accepted, part, system, sums.work(groups, part))
 
     if parts:
         run(task, tasks)
@@ -286,11 +294,10 @@ def solve_shared(sums: SharedSums, X: Array, steps: Steps, run: Run) -> None:
     size = X.shape[1]
     if not sums.prior.active.any():
         return
-    (whole,) = parts_of(sums.structure, Role.SHARED, size, size, size)
+    (whole,) = sums.groups.parts(size)
 
     def relation(t: int) -> None:
-        work = Work.of(sums.structure, Role.SHARED, size, whole)
-        descend(sums, t, X[t], steps, whole, System.of(size, size), work)
+        descend(sums, t, X[t], steps, whole, System.of(size, size), sums.work(t, whole))
 
     run(relation, range(len(X)))
 
@@ -300,16 +307,34 @@ def draw_shared(sums: SharedSums, X: Array, key: Key, run: Run) -> Array:
     size = X.shape[1]
     # The block of a single relation is shared by all dyads, so it is known so precisely that proposals of the whole
     # block are accepted; and each further part would cost a sum over all dyads.
-    parts = parts_of(sums.structure, Role.SHARED, size, size, size if len(X) == 1 else PART)
+    parts = sums.groups.parts(size if len(X) == 1 else PART)
 
     def relation(t: int) -> float:
         accepted = 0
         for number, part in enumerate(parts if sums.tasks(t) else ()):
-            system, work = System.of(size, len(part.entry)), Work.of(sums.structure, Role.SHARED, size, part)
+            system, work = System.of(size, len(part.entry)), sums.work(t, part)
             accepted += draw_block(sums, t, X[t], key, number, part, system, work)
         return accepted / max(1, len(parts))
 
     return np.array(run(relation, range(len(X))))
+
+
+@reduction
+def dot_from(first, x, y):  # type: ignore[no-untyped-def]
+    """Return the sum of x_k y_k for all k of x from `first` on."""
+    total = 0.0
+    for k in range(first, x.size):
+        total += x[k] * y[k]
+    return total
+
+
+@reduction
+def dot_of_difference(x, y, z):  # type: ignore[no-untyped-def]
+    """Return sum_k x_k (y_k - z_k)."""
+    total = 0.0
+    for k in range(x.size):
+        total += x[k] * (y[k] - z[k])
+    return total
 
 
 @kernel
@@ -319,9 +344,7 @@ def add_prior(x, prior, e, entry, gx):  # type: ignore[no-untyped-def]
     total = 0.0
     for k in range(entry.size):
         line = prior.precision[entry[k]]
-        pulled = x[0] * 0
-        for j in range(x.size):
-            pulled += line[j] * (x[j] - centre[j])
+        pulled = dot_of_difference(line, x, centre)
         gx[k] += scale * pulled
         among = pulled
         if entry.size < x.size:
@@ -335,10 +358,12 @@ def add_prior(x, prior, e, entry, gx):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def finish(x, prior, e, part, system):  # type: ignore[no-untyped-def]
-    """Return the penalty; ADD its gradient and curvature to the sums over dyads, and freeze entries not active."""
+def finish(x, prior, e, part, curved, system):  # type: ignore[no-untyped-def]
+    """Return the penalty; ADD its gradient and, if `curved`, its curvature; then freeze entries that are not active."""
     gx, M, entry = system.gx, system.M, part.entry
     value = add_prior(x, prior, e, entry, gx)
+    if not curved:
+        return value
     for k in range(entry.size):
         for j in range(k, entry.size):
             M[k, j] += prior.scale[e] * prior.precision[entry[k], entry[j]]
@@ -363,14 +388,23 @@ def factor(M):  # type: ignore[no-untyped-def]
         largest = max(largest, M[k, k])
     least = LEAST_PIVOT * largest + TINY
     for k in range(size):
-        M[k, k] = math.sqrt(max(M[k, k], least))
-        inverse = 1 / M[k, k]
+        i = 0
+        while i + 4 <= k:
+            # Four finished rows at a time: row k is read and written a fourth as often.
+            c0, c1, c2, c3 = M[i, k], M[i + 1, k], M[i + 2, k], M[i + 3, k]
+            for j in range(k, size):
+                M[k, j] -= c0 * M[i, j] + c1 * M[i + 1, j] + c2 * M[i + 2, j] + c3 * M[i + 3, j]
+            i += 4
+        while i < k:
+            c = M[i, k]
+            for j in range(k, size):
+                M[k, j] -= c * M[i, j]
+            i += 1
+        pivot = math.sqrt(max(M[k, k], least))
+        inverse = 1 / pivot
+        M[k, k] = pivot
         for j in range(k + 1, size):
             M[k, j] *= inverse
-        for i in range(k + 1, size):
-            c = M[k, i]
-            for j in range(i, size):
-                M[i, j] -= c * M[k, j]
 
 
 @kernel
@@ -391,7 +425,4 @@ def solve_upper(M, d):  # type: ignore[no-untyped-def]
     """Replace d by U^-1 d, with U in the upper triangle of M."""
     for n in range(d.size):
         k = d.size - 1 - n
-        total = d[k]
-        for j in range(k + 1, d.size):
-            total -= M[k, j] * d[j]
-        d[k] = total / M[k, k]
+        d[k] = (d[k] - dot_from(k + 1, M[k], d)) / M[k, k]

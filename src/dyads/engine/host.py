@@ -8,23 +8,26 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from threading import Lock
 from typing import Any
 
 import joblib
 import numpy as np
 from joblib.parallel import get_active_backend
+from threadpoolctl import threadpool_limits
 
 from dyads.data.codes import Codes
 from dyads.data.dyads import Counts, Dyads, Side
 from dyads.engine import scoring
 from dyads.engine.api import OwnPrior, Query
-from dyads.engine.bundles import Data, LabelWork, Specs
+from dyads.engine.bundles import Data, Specs, TileWork
 from dyads.engine.descent import CellData, HostDescent
 from dyads.engine.orders import Bounds, Orders, Run, even_tasks
 from dyads.engine.passes import col_sums, loss_pass, row_sums
+from dyads.engine.sparse import threaded
 from dyads.engine.updates import HostUpdates
 from dyads.model.objective import Objective
 from dyads.model.parameters import Blocks
@@ -42,6 +45,12 @@ CELL = 8192
 
 MAX_GROUPS = 32
 """Maximum number of SGD groups of rows, and of columns. As many cells are visited in parallel, enough for most CPUs."""
+
+
+def n_groups(n_dyads: int) -> int:
+    """Return the number of SGD groups: one, or an even number, so that two threads visit as many cells each."""
+    n = min(math.isqrt(n_dyads // CELL), MAX_GROUPS)
+    return n + n % 2 if n > 1 else 1
 
 
 class Threads:
@@ -64,6 +73,33 @@ class Threads:
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
+
+
+class _OneThread:
+    """A context in which BLAS uses one thread: it sums in an order that depends on its number of threads.
+
+    The limit holds for the whole process, so it lasts from the first of several contexts, of fits on several threads,
+    to the end of the last.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._n_inside = Lock(), 0
+        self._limits: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._n_inside:
+                self._limits = threadpool_limits(1, "blas")
+            self._n_inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._n_inside -= 1
+            if not self._n_inside:
+                self._limits.restore_original_limits()
+
+
+BLAS_ON_ONE_THREAD = _OneThread()
 
 
 @dataclass(frozen=True, repr=False)
@@ -121,9 +157,11 @@ class Bound:
 
     def __init__(self, objective: Objective, dyads: Dyads, counts: Counts | None, threads: Threads) -> None:
         one_set = objective.structure.one_set
+        dyads = replace(dyads, side=threaded(dyads.side, threads.map))
         self.dyads, self.threads, self.penalty = dyads, threads, objective.penalty
+        self.resources = ExitStack()
         self.counts = Counts.of(dyads, one_set) if counts is None else counts
-        self.orders = Orders(dyads, one_set, int(np.clip(math.isqrt(len(dyads) // CELL), 1, MAX_GROUPS)))
+        self.orders = Orders(dyads, one_set, n_groups(len(dyads)))
 
     @cached_property
     def cell_data(self) -> CellData:
@@ -138,9 +176,11 @@ class Host:
         self._bound, self._run = bound, bound.threads.map
 
     def __enter__(self) -> "Host":
+        self._bound.resources.enter_context(BLAS_ON_ONE_THREAD)
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._bound.resources.close()
         self._bound.threads.close()
 
     def loss(self, theta: Array, held: Dyads | None = None) -> float:
@@ -151,7 +191,8 @@ class Host:
         data = Data.of(dyads, theta.dtype, layout.first_scores(theta, side))
 
         def part(bounds: Bounds) -> float:
-            return loss_pass(specs, blocks, data, bounds, self._work(theta))  # type: ignore[no-any-return]
+            work = TileWork.of(specs.structure.n_labels, theta.dtype)
+            return loss_pass(specs, blocks, data, bounds, work)  # type: ignore[no-any-return]
 
         return float(sum(self._run(part, even_tasks(0, len(dyads)))))
 
@@ -230,9 +271,6 @@ class Host:
 
     def _specs(self, theta: Array) -> Specs:
         return Specs.of(self.objective.structure, self.objective.loss, theta.dtype)
-
-    def _work(self, theta: Array) -> LabelWork:
-        return LabelWork.of(self.objective.structure.n_labels, theta.dtype)
 
     def _data(self, theta: Array, dyads: Dyads) -> Data:
         side = Side(dyad=dyads.side.dyad).astype(theta.dtype)

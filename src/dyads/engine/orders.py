@@ -31,8 +31,11 @@ Larger shards amortise the transfer; smaller ones need less memory at a time.
 CHUNK = 8192
 """Dyads per task of a sum: a few hundred microseconds of work, well above the cost of starting a task."""
 
-ENTITY_CHUNK = 2048
-"""Dyads per task that solves for entities or draws them: a dyad costs about ten times as much there as in a sum."""
+ENTITY_CHUNK = 4096
+"""Dyads per task that solves for entities or draws them: about a millisecond of work."""
+
+ENTITY_COST = 40
+"""Cost of an entity in such a task, in dyads: most of it is the factorisation of its curvature."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,9 @@ class Shard:
     @property
     def entity_tasks(self) -> list[Bounds]:
         """Ranges of owners to solve for or to draw; one range for nodes, since they depend on each other."""
-        return [(0, len(self))] if self.role == Role.NODE else owner_tasks(self.start, ENTITY_CHUNK)
+        if self.role == Role.NODE:
+            return [(0, len(self))]
+        return owner_tasks(self.start + ENTITY_COST * np.arange(len(self.start)), ENTITY_CHUNK)
 
     def tasks_of(self, codes: Array) -> list[Bounds]:
         """Return ranges of consecutive owners that cover those `codes` that are in this shard."""
@@ -95,6 +100,8 @@ class Shard:
 class Orders:
     """The bound dyads in the orders of the passes; each order is computed when it is first needed.
 
+    The dyads of an owner are sorted by relation, so that tiles of dyads of one relation are large.
+
     `n_groups` : number of groups into which SGD divides rows, and columns; each engine chooses its own.
     """
 
@@ -103,7 +110,7 @@ class Orders:
 
     @cached_property
     def _row_order(self) -> Array:
-        return np.argsort(self.dyads.row, kind="stable")
+        return self._sorted_by(self.dyads.row, np.arange(len(self.dyads)))
 
     @cached_property
     def in_row_order(self) -> Dyads:
@@ -117,7 +124,7 @@ class Orders:
     @cached_property
     def by_col(self) -> list[Shard]:
         """Shards of columns; the dyads of a column are in row order."""
-        place = np.argsort(self.dyads.col[self._row_order], kind="stable")
+        place = self._sorted_by(self.dyads.col, self._row_order)
         return cut(Role.COL, self.dyads.take(self._row_order[place]), self.dyads.n_cols, place)
 
     @cached_property
@@ -125,9 +132,19 @@ class Orders:
         """One shard with all nodes of one id set and their dyads in either role, self-links once; updated in order."""
         dyads = self.in_row_order
         other = np.flatnonzero(dyads.row != dyads.col)
-        grouped = Grouped.by(np.concatenate([dyads.row, dyads.col[other]]), dyads.n_rows)
-        order = np.concatenate([np.arange(len(dyads)), other])[grouped.order]
-        return [Shard(Role.NODE, 0, grouped.start, order, dyads)]
+        order = np.concatenate([np.arange(len(dyads)), other])
+        node = np.concatenate([dyads.row, dyads.col[other]])
+        if dyads.relation is not None:
+            by_relation = np.argsort(dyads.relation[order], kind="stable")
+            order, node = order[by_relation], node[by_relation]
+        grouped = Grouped.by(node, dyads.n_rows)
+        return [Shard(Role.NODE, 0, grouped.start, order[grouped.order], dyads)]
+
+    def _sorted_by(self, owner: Array, order: Array) -> Array:
+        """Return the indices that sort dyads, given in `order`, by owner, then by relation; otherwise order is kept."""
+        if self.dyads.relation is None:
+            return np.argsort(owner[order], kind="stable")
+        return np.lexsort((self.dyads.relation[order], owner[order]))
 
     def of(self, role: Role) -> list[Shard]:
         """Return the shards of a role: rows, columns or nodes."""
@@ -204,9 +221,10 @@ def in_order(function: Callable[[Any], Any], tasks: Iterable[Any]) -> list[Any]:
     return [function(task) for task in tasks]
 
 
-def even_tasks(first: int, last: int) -> list[Bounds]:
-    """Cut dyads first..last-1 into ranges of `CHUNK` dyads."""
-    return [(begin, min(begin + CHUNK, last)) for begin in range(first, last, CHUNK)]
+def even_tasks(first: int, last: int, size: int | None = None) -> list[Bounds]:
+    """Cut dyads, or rows, first..last-1 into ranges of `size`, by default `CHUNK`."""
+    size = CHUNK if size is None else size
+    return [(begin, min(begin + size, last)) for begin in range(first, last, size)]
 
 
 def owner_tasks(start: Array, size: int) -> list[Bounds]:

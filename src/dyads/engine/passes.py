@@ -1,7 +1,7 @@
 """Kernels that pass over dyads: by row, by column, for the loss only, and for SGD.
 
 Kernels do not know about side-information: blocks are effective blocks, and `Data.offset` holds the score offsets due
-to dyad features. A kernel allocates nothing: its scratch arrays are arguments.
+to dyad features. Scratch arrays are arguments, or lie on the stack.
 """
 
 import math
@@ -9,13 +9,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dyads.engine.bundles import TILE, Data, LabelWork, Specs, add, load_scores, relation_at, weigh, weigh_all
-from dyads.engine.compiled import jitable, kernel, read_if_present
+from dyads.engine.bundles import (
+    PARTIAL_SUM,
+    TILE,
+    BlockWork,
+    Data,
+    Specs,
+    add,
+    label_work,
+    load_scores,
+    relation_at,
+    weigh,
+    weigh_all,
+)
+from dyads.engine.compiled import inlined, kernel, read_if_present
 from dyads.engine.orders import Bounds, Run, Shard
 from dyads.model.loss import evaluate
 from dyads.model.objective import slope
 from dyads.model.parameters import Blocks
-from dyads.model.structure import pull_col, pull_row, pull_shared, score
+from dyads.model.structure import partner_col, partner_row, pull_col, pull_row, pull_shared, score, slopes
 
 Array = np.ndarray[Any, Any]
 
@@ -23,77 +35,80 @@ SHARED_BATCH = 64
 """Dyads per SGD step of the shared blocks: every dyad contributes to one, and a step costs as much as a dyad."""
 
 
-@jitable
+@inlined
 def score_dyad(structure, a, b, h, offset, i, s):  # type: ignore[no-untyped-def]
     """WRITE the scores of dyad i with blocks a, b and h to s."""
     load_scores(offset, i, s)
     score(structure, a, b, h, s)
 
 
-@jitable
+@inlined
 def dyad_loss(specs, a, b, h, data, i, work):  # type: ignore[no-untyped-def]
     """Return the weighted loss of dyad i with blocks a, b and h; WRITE its score gradient to work.g."""
     score_dyad(specs.structure, a, b, h, data.offset, i, work.s)
-    value = weigh(data.weight, i, evaluate(specs.loss, data.label[i], work.s, work.g))
+    evaluate(specs.loss, 1, data.label[i : i + 1], work.tile_s, work.tile_g, work.value, work.total)
+    value = weigh(data.weight, i, work.value[0])
     weigh_all(data.weight, i, work.g)
     return value
 
 
 @kernel
-def row_pass(specs, blocks, data, owned, bounds, kept, work, tile, row_sums, shared_sums):  # type: ignore[no-untyped-def]
+def row_pass(specs, blocks, data, owned, bounds, kept, scratch, row_sums, shared_sums):  # type: ignore[no-untyped-def]
     """Return the loss of owners bounds[0]..bounds[1]-1 of a shard of rows.
 
     ADDS its gradients to row_sums and shared_sums. WRITES d loss / d score to `kept` (n, n_labels) unless that is
-    empty. `tile` : (row size,) scratch.
+    empty.
     """
+    partial, work = scratch.partial, label_work(specs.structure.n_labels, blocks.row)
     total = 0.0
     for e in range(bounds[0], bounds[1]):
         a = blocks.row[owned.first + e]
-        for begin in range(owned.start[e], owned.start[e + 1], TILE):
+        for begin in range(owned.start[e], owned.start[e + 1], PARTIAL_SUM):
             whole = begin == owned.start[e]
-            out = row_sums[e] if whole else tile
+            out = row_sums[e] if whole else partial
             if not whole:
-                tile[:] = 0
-            partial = total if whole else 0.0
-            for i in range(begin, min(begin + TILE, owned.start[e + 1])):
+                partial[:] = 0
+            partial_loss = total if whole else 0.0
+            for i in range(begin, min(begin + PARTIAL_SUM, owned.start[e + 1])):
                 b = blocks.col[data.col[i]]
                 t = relation_at(data.relation, i)
                 h = blocks.shared[t]
-                partial += dyad_loss(specs, a, b, h, data, i, work)
-                pull_row(specs.structure, a, b, h, work.g, out)
+                partial_loss += dyad_loss(specs, a, b, h, data, i, work)
+                pull_row(specs.structure, b, h, work.g, scratch.slope, scratch.v, out)
                 pull_shared(specs.structure, a, b, h, work.g, shared_sums[t])
                 if kept.shape[0]:
                     for y in range(work.g.size):
                         kept[i, y] = work.g[y]
-            total = partial if whole else total + partial
+            total = partial_loss if whole else total + partial_loss
             if not whole:
-                add(row_sums[e], tile)
+                add(row_sums[e], partial)
     return total
 
 
 @kernel
-def col_pass(specs, blocks, data, owned, bounds, kept, place, work, tile, col_sums):  # type: ignore[no-untyped-def]
+def col_pass(specs, blocks, data, owned, bounds, kept, place, scratch, col_sums):  # type: ignore[no-untyped-def]
     """ADD the gradient of the loss of owners bounds[0]..bounds[1]-1 of a shard of columns to col_sums.
 
-    d loss / d score of dyad i is kept[place[i]] or, if `kept` is empty, computed again. `tile` : (col size,) scratch.
+    d loss / d score of dyad i is kept[place[i]] or, if `kept` is empty, computed again.
     """
+    partial, work = scratch.partial, label_work(specs.structure.n_labels, blocks.col)
     for e in range(bounds[0], bounds[1]):
         b = blocks.col[owned.first + e]
-        for begin in range(owned.start[e], owned.start[e + 1], TILE):
+        for begin in range(owned.start[e], owned.start[e + 1], PARTIAL_SUM):
             whole = begin == owned.start[e]
-            out = col_sums[e] if whole else tile
+            out = col_sums[e] if whole else partial
             if not whole:
-                tile[:] = 0
-            for i in range(begin, min(begin + TILE, owned.start[e + 1])):
+                partial[:] = 0
+            for i in range(begin, min(begin + PARTIAL_SUM, owned.start[e + 1])):
                 a = blocks.row[data.row[i]]
                 h = blocks.shared[relation_at(data.relation, i)]
                 if kept.shape[0]:
-                    pull_col(specs.structure, a, b, h, kept[place[i]], out)
+                    pull_col(specs.structure, a, h, kept[place[i]], scratch.slope, scratch.v, out)
                 else:
                     dyad_loss(specs, a, b, h, data, i, work)
-                    pull_col(specs.structure, a, b, h, work.g, out)
+                    pull_col(specs.structure, a, h, work.g, scratch.slope, scratch.v, out)
             if not whole:
-                add(col_sums[e], tile)
+                add(col_sums[e], partial)
 
 
 def row_sums(
@@ -110,8 +125,8 @@ def row_sums(
     owned = shard.owned
 
     def task(number: int) -> float:
-        work, tile = LabelWork.of(specs.structure.n_labels, dtype), np.empty(rows.shape[1], dtype)
-        value: float = row_pass(specs, blocks, data, owned, tasks[number], kept, work, tile, rows, shared[number])
+        scratch = BlockWork.of(rows.shape[1], dtype)
+        value: float = row_pass(specs, blocks, data, owned, tasks[number], kept, scratch, rows, shared[number])
         return value
 
     return sum(run(task, range(len(tasks)))), rows, shared.sum(axis=0)
@@ -126,8 +141,8 @@ def col_sums(specs: Specs, blocks: Blocks, shard: Shard, data: Data, kept: Array
     cols = np.zeros((len(shard), blocks.col.shape[1]), dtype)
 
     def task(bounds: Bounds) -> None:
-        work, tile = LabelWork.of(specs.structure.n_labels, dtype), np.empty(cols.shape[1], dtype)
-        col_pass(specs, blocks, data, owned, bounds, kept, shard.place, work, tile, cols)
+        scratch = BlockWork.of(cols.shape[1], dtype)
+        col_pass(specs, blocks, data, owned, bounds, kept, shard.place, scratch, cols)
 
     run(task, shard.sum_tasks)
     return cols
@@ -135,11 +150,18 @@ def col_sums(specs: Specs, blocks: Blocks, shard: Shard, data: Data, kept: Array
 
 @kernel
 def loss_pass(specs, blocks, data, bounds, work):  # type: ignore[no-untyped-def]
-    """Return the loss of dyads bounds[0]..bounds[1]-1."""
+    """Return the loss of dyads bounds[0]..bounds[1]-1; `work` : a `TileWork`."""
     total = 0.0
-    for i in range(bounds[0], bounds[1]):
-        a, b = blocks.row[data.row[i]], blocks.col[data.col[i]]
-        total += dyad_loss(specs, a, b, blocks.shared[relation_at(data.relation, i)], data, i, work)
+    for begin in range(bounds[0], bounds[1], TILE):
+        n = min(TILE, bounds[1] - begin)
+        for j in range(n):
+            i = begin + j
+            a, b, h = blocks.row[data.row[i]], blocks.col[data.col[i]], blocks.shared[relation_at(data.relation, i)]
+            score_dyad(specs.structure, a, b, h, data.offset, i, work.s[:, j])
+            work.label[j] = data.label[i]
+        evaluate(specs.loss, n, work.label, work.s, work.g, work.value, work.total)
+        for j in range(n):
+            total += float(weigh(data.weight, begin + j, work.value[j]))
     return total
 
 
@@ -187,47 +209,62 @@ class DescentWork(NamedTuple):
 
     Attributes
     ----------
-    row : (row size,) gradient by the row's block
-    col : (col size,) gradient by the column's block
+    slope : (size,) slopes of the entries of a block, of a row or a column
+    row, col : (size, 1) factors v of the row's and of the column's block; see `slopes`
     shared : (n_relations, shared size) gradients by shared blocks, summed since their last step
     share : (n_relations,) shares of the penalties of shared blocks, summed since their last step
     """
 
+    slope: Any
     row: Any
     col: Any
     shared: Any
     share: Any
 
+    @classmethod
+    def of(cls, blocks: Blocks) -> "DescentWork":
+        """Return scratch arrays for blocks; a row's and a column's block have the same size."""
+        slope, row, col = np.empty((3, blocks.row.shape[1], 1), blocks.row.dtype)
+        return cls(slope[:, 0], row, col, np.empty_like(blocks.shared), np.empty(len(blocks.shared), blocks.row.dtype))
+
+
+class Product(NamedTuple):
+    """The gradient by an entity's block, as the product slope_k v_k of its factors, (size,) and (size, 1)."""
+
+    slope: Any
+    v: Any
+
 
 @kernel
-def sgd_pass(specs, blocks, squares, data, order, decay, rate, pulled, work, scratch):  # type: ignore[no-untyped-def]
+def sgd_pass(specs, blocks, squares, data, order, decay, rate, pulled, scratch):  # type: ignore[no-untyped-def]
     """Take one AdaGrad step per dyad, in the given order; return the sum of the losses, each before its step.
 
     The gradient of a dyad includes its share of the penalty, so that the gradients of an epoch sum to the gradient of
-    the objective. Both pulls are computed before either block moves: in a self-link both blocks are the same. The
-    shared blocks move after every `SHARED_BATCH` dyads. With side-information the blocks are effective blocks, and the
-    penalty applies to the blocks minus the shifts in `pulled`.
+    the objective. The factors of both gradients are computed before either block moves: in a self-link both blocks are
+    the same. The shared blocks move after every `SHARED_BATCH` dyads. With side-information the blocks are effective
+    blocks, and the penalty applies to the blocks minus the shifts in `pulled`.
     """
-    total = 0.0
+    total, structure = 0.0, specs.structure
+    work = label_work(structure.n_labels, blocks.row)
+    row_gradient, col_gradient = Product(scratch.slope, scratch.row), Product(scratch.slope, scratch.col)
     scratch.shared[:] = 0
     scratch.share[:] = 0
     for n in range(order.size):
         i = order[n]
         r, c, t = data.row[i], data.col[i], relation_at(data.relation, i)
         a, b, h = blocks.row[r], blocks.col[c], blocks.shared[t]
+        partner_row(structure, b, scratch.row, 0)
+        partner_col(structure, a, scratch.col, 0)
         total += dyad_loss(specs, a, b, h, data, i, work)
-        scratch.row[:] = 0
-        scratch.col[:] = 0
-        pull_row(specs.structure, a, b, h, work.g, scratch.row)
-        pull_col(specs.structure, a, b, h, work.g, scratch.col)
-        pull_shared(specs.structure, a, b, h, work.g, scratch.shared[t])
+        slopes(structure, h, work.g, scratch.slope)
+        pull_shared(structure, a, b, h, work.g, scratch.shared[t])
         scratch.share[t] += weigh(data.weight, i, decay.shared[t])
         keep_scores(pulled.kept, i, work.g)
-        keep_pull(pulled.row, r, scratch.row)
-        keep_pull(pulled.col, c, scratch.col)
+        keep_pull(pulled.row, r, row_gradient)
+        keep_pull(pulled.col, c, col_gradient)
         row_share, col_share = weigh(data.weight, i, decay.row[r]), weigh(data.weight, i, decay.col[c])
-        step(a, pulled.row_shift, r, scratch.row, squares.row[r], rate, row_share, decay.row_l2)
-        step(b, pulled.col_shift, c, scratch.col, squares.col[c], rate, col_share, decay.col_l2)
+        step(a, pulled.row_shift, r, row_gradient, squares.row[r], rate, row_share, decay.row_l2)
+        step(b, pulled.col_shift, c, col_gradient, squares.col[c], rate, col_share, decay.col_l2)
         if n % SHARED_BATCH == SHARED_BATCH - 1 or n == order.size - 1:
             for u in range(blocks.shared.shape[0]):
                 step(
@@ -239,14 +276,14 @@ def sgd_pass(specs, blocks, squares, data, order, decay, rate, pulled, work, scr
     return total
 
 
-@jitable
+@inlined
 def step(x, centres, n, g, squares, rate, share, l2):  # type: ignore[no-untyped-def]
     """Take an AdaGrad step (Duchi et al. 2011): x -= rate d / sqrt(sum of d^2 so far), d = g + share of the penalty.
 
-    The penalty is on x - centres[n], or on x if `centres` is Absent.
+    The penalty is on x - centres[n], or on x if `centres` is Absent. `g` : an array or a `Product`.
     """
     for k in range(x.size):
-        d = g[k] + slope(distance(centres, n, x, k), l2[k], share)
+        d = derivative(g, k) + slope(distance(centres, n, x, k), l2[k], share)
         squares[k] += d * d
         x[k] -= rate * d / math.sqrt(squares[k])
 
@@ -264,10 +301,17 @@ def distance(centres, n, x, k):  # type: ignore[no-untyped-def]
     return x[k] - centres[n, k]
 
 
-@read_if_present(lambda table, n, x: None)
-def keep_pull(table, n, x):  # type: ignore[no-untyped-def]
-    """table[n] += x, unless `table` is absent."""
-    add(table[n], x)
+@read_if_present(lambda g, k: g.slope[k] * g.v[k, 0])
+def derivative(g, k):  # type: ignore[no-untyped-def]
+    """Return entry k of a gradient: of an array, or of a `Product`."""
+    return g[k]
+
+
+@read_if_present(lambda table, n, g: None)
+def keep_pull(table, n, g):  # type: ignore[no-untyped-def]
+    """table[n] += g, unless `table` is absent; `g` : a `Product`."""
+    for k in range(g.slope.size):
+        table[n, k] += derivative(g, k)
 
 
 @read_if_present(lambda table, n, x: None)

@@ -1,4 +1,8 @@
-"""Predictions: the scores of dyads and the best columns of a row, with bounded memory."""
+"""Predictions: the scores of dyads and the best columns of a row, averaged over models, with bounded memory.
+
+Dyads are scored in tiles, and tasks go through all models before they go on to further dyads. So the sums over models
+stay in a core's cache, and no memory grows with the number of models.
+"""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -8,19 +12,27 @@ import numpy as np
 from dyads.data.codes import Codes
 from dyads.data.dyads import Side
 from dyads.engine.api import Query
-from dyads.engine.bundles import ABSENT, add, relation_at
+from dyads.engine.bundles import ABSENT, ROOM, TILE, add, relation_at
 from dyads.engine.compiled import jitable, kernel
-from dyads.engine.orders import Bounds, Run, even_tasks
+from dyads.engine.orders import CHUNK, Bounds, Run, even_tasks
+from dyads.engine.sums import Groups, add_scores
 from dyads.metrics import log_proba
-from dyads.model.loss import add_probabilities, expected, link, log_mean
-from dyads.model.parameters import Blocks
+from dyads.model.loss import expected, log_mean, proba
+from dyads.model.parameters import Blocks, Role
 from dyads.model.record import Model
-from dyads.model.structure import Structure, score
+from dyads.model.structure import Structure, base_row, label_weights, partner_row, score
 
 Array = np.ndarray[Any, Any]
 
-TOP_CELLS = 2**18
-"""Dyads per task of a search for the best columns: about ten milliseconds, and two megabytes of scores per label."""
+MODELS_CHUNK = 2**16
+"""Largest number of dyads per task if several models are averaged: each entity of a model is then used several times
+while it is in the cache, and the sums of a task still fit into it."""
+
+LEAST_TASKS = 8
+"""Number of tasks below which they are smaller than `MODELS_CHUNK`: enough to keep a few cores busy."""
+
+TOP_CELLS = 2**17
+"""Dyads per task of a search for the best columns: about a millisecond per model, and one megabyte of values."""
 
 
 class Pairs(NamedTuple):
@@ -37,9 +49,10 @@ class Pairs(NamedTuple):
     relation: Any
 
     @classmethod
-    def of(cls, row: Codes, col: Codes, relation: Codes | None = None) -> "Pairs":
-        rows, cols = (np.ascontiguousarray(x, np.int64) for x in (row, col))
-        return cls(rows, cols, ABSENT if relation is None else np.ascontiguousarray(relation, np.int64))
+    def of(cls, codes: Sequence[Codes], dyads: Any) -> "Pairs":
+        """Return the dyads at the given places; `codes` : of rows, columns and, if there are several, relations."""
+        row, col, *relation = (np.ascontiguousarray(column[dyads], np.int64) for column in codes)
+        return cls(row, col, relation[0] if relation else ABSENT)
 
 
 class New(NamedTuple):
@@ -88,60 +101,96 @@ class ScoreWork(NamedTuple):
     ----------
     a : (row size,) block of a row
     b : (col size,) block of a column
-    s : (n_labels,) scores
-    p : (n_labels,) probabilities
-    total : (n_labels,) probabilities summed over draws
+    s, p : (n_labels, ROOM) scores and probabilities
+    drawn : (n_labels, ROOM) scores of one dyad in several draws
+    total : (n_labels, 1) probabilities of one dyad summed over draws
+    offset : (n_labels,) zeros
+    largest, share : (ROOM,) for `proba`
     """
 
     a: Any
     b: Any
     s: Any
     p: Any
+    drawn: Any
     total: Any
+    offset: Any
+    largest: Any
+    share: Any
 
     @classmethod
-    def of(cls, new: New, n_labels: int) -> "ScoreWork":
-        blocks = np.empty_like(new.unknown_row), np.empty_like(new.unknown_col)
-        return cls(*blocks, *(np.empty(n_labels) for _ in range(3)))
+    def of(cls, blocks: Blocks, n_labels: int) -> "ScoreWork":
+        a, b = np.empty(blocks.row.shape[1]), np.empty(blocks.col.shape[1])
+        s, p, drawn = (np.empty((n_labels, ROOM)) for _ in range(3))
+        return cls(a, b, s, p, drawn, np.empty((n_labels, 1)), np.zeros(n_labels), np.empty(ROOM), np.empty(ROOM))
 
 
 @kernel
-def score_pass(structure, blocks, pairs, new, bounds, work, S):  # type: ignore[no-untyped-def]
-    """ADD the scores of dyads bounds[0]..bounds[1]-1 to S (n, n_labels).
+def score_pass(structure, blocks, pairs, offset, new, averaged, work, out):  # type: ignore[no-untyped-def]
+    """WRITE the scores of dyads to `out` (n, n_labels) or, if `averaged`, ADD their probabilities.
 
-    If the row or the column is new, S gets the log of the mean probabilities over draws instead.
+    If the row or the column is new, its scores are the log of the mean probabilities over draws.
+    `offset` : (n, n_labels) score offsets.
     """
-    n_draws = new.row_spread.shape[0]
-    for i in range(bounds[0], bounds[1]):
-        r, c = pairs.row[i], pairs.col[i]
-        h = blocks.shared[relation_at(pairs.relation, i)]
-        x = blocks.row[r] if r >= 0 else new.unknown_row
-        z = blocks.col[c] if c >= 0 else new.unknown_col
-        if not (new.row[r] or new.col[c]):
-            score(structure, x, z, h, S[i])
-            continue
-        work.total[:] = 0
-        for m in range(n_draws):
-            for y in range(work.s.size):
-                work.s[y] = S[i, y]
-            score_draw(structure, x, z, h, r, c, new, m, work)
-            add_probabilities(work.s, work.p, work.total)
-        log_mean(work.total, n_draws, S[i])
+    s, p, n_labels = work.s, work.p, out.shape[1]
+    for first in range(0, out.shape[0], TILE):
+        n = min(TILE, out.shape[0] - first)
+        for j in range(n):
+            i = first + j
+            r, c = pairs.row[i], pairs.col[i]
+            h = blocks.shared[relation_at(pairs.relation, i)]
+            x = blocks.row[r] if r >= 0 else new.unknown_row
+            z = blocks.col[c] if c >= 0 else new.unknown_col
+            if new.row[r] or new.col[c]:
+                add_draws(structure, x, z, h, r, c, new, offset[i], work)
+                log_mean(1, work.total, new.row_spread.shape[0], s[:, j : j + 1])
+            else:
+                for y in range(n_labels):
+                    s[y, j] = offset[i, y]
+                score(structure, x, z, h, s[:, j])
+        if averaged:
+            proba_tile(n, s, p, work.largest, work.share)
+            for j in range(n):
+                for y in range(n_labels):
+                    out[first + j, y] += p[y, j]
+        else:
+            for j in range(n):
+                for y in range(n_labels):
+                    out[first + j, y] = s[y, j]
 
 
-@jitable
-def score_draw(structure, x, z, h, r, c, new, m, work):  # type: ignore[no-untyped-def]
-    """ADD to work.s the scores of a row's block x and a column's block z in draw m; at least one of them is new.
+@kernel
+def proba_tile(n, s, p, largest, share):  # type: ignore[no-untyped-def]
+    """`proba`, compiled on its own, so that it vectorises."""
+    proba(n, s, p, largest, share)
+
+
+@kernel
+def add_draws(structure, x, z, h, r, c, new, offset, work):  # type: ignore[no-untyped-def]
+    """WRITE the probabilities of a dyad summed over draws to work.total; its row, of block x, or its column is new.
 
     If one is new, the partner shift of the other is added. If both are new, their draws are paired as in `Population`.
     """
-    vary(x, new.row[r], new.row_spread[m], work.a)
-    vary(z, new.col[c], new.col_spread[new.row_spread.shape[0] - 1 - m if new.row[r] else m], work.b)
-    if new.row[r] and not new.col[c] and new.col_shift.shape[0]:
-        add(work.s, new.col_shift[c])
-    elif new.col[c] and not new.row[r] and new.row_shift.shape[0]:
-        add(work.s, new.row_shift[r])
-    score(structure, work.a, work.b, h, work.s)
+    n_draws, n_labels = new.row_spread.shape[0], offset.size
+    for y in range(n_labels):
+        work.total[y, 0] = 0
+    for first in range(0, n_draws, TILE):
+        n = min(TILE, n_draws - first)
+        for j in range(n):
+            m, s = first + j, work.drawn[:, j]
+            for y in range(n_labels):
+                s[y] = offset[y]
+            if new.row[r] and not new.col[c] and new.col_shift.shape[0]:
+                add(s, new.col_shift[c])
+            elif new.col[c] and not new.row[r] and new.row_shift.shape[0]:
+                add(s, new.row_shift[r])
+            vary(x, new.row[r], new.row_spread[m], work.a)
+            vary(z, new.col[c], new.col_spread[n_draws - 1 - m if new.row[r] else m], work.b)
+            score(structure, work.a, work.b, h, s)
+        proba_tile(n, work.drawn, work.p, work.largest, work.share)
+        for y in range(n_labels):
+            for j in range(n):
+                work.total[y, 0] += work.p[y, j]
 
 
 @jitable
@@ -152,132 +201,161 @@ def vary(x, new, spread, out):  # type: ignore[no-untyped-def]
 
 
 class Candidates(NamedTuple):
-    """A `Query` in the form that kernels read; `start` and `excluded` are its (start, place)."""
+    """The columns of a `Query`, gathered tile by tile; see `sums`, where a tile belongs to a row in the same way.
 
-    rows: Any
+    Attributes
+    ----------
+    cols : (n_cols,) codes of the candidates
+    values : (n_labels,) value of each label
+    relation : code of the relation
+    groups : groups of the block of a row
+    E : (n_labels, n_groups) label weights of the groups
+    v : (row size, ROOM) factor v_k of each entry of the block of a row
+    base : (n_labels, ROOM) scores with a block of zeros
+    mean : (ROOM,) expected values
+    """
+
     cols: Any
     values: Any
     relation: int
-    start: Any
-    excluded: Any
+    groups: Groups
+    E: Any
+    v: Any
+    base: Any
+    mean: Any
 
     @classmethod
-    def of(cls, query: Query) -> "Candidates":
-        rows, cols = (np.ascontiguousarray(codes, np.int64) for codes in (query.rows, query.cols))
-        return cls(rows, cols, query.values, query.relation, *query.excluded)
+    def of(cls, query: Query, structure: Structure, blocks: Blocks) -> "Candidates":
+        size, n_labels = blocks.row.shape[1], structure.n_labels
+        groups = Groups.of(structure, Role.ROW, size, blocks.shared.shape[1])
+        cols, values = np.ascontiguousarray(query.cols, np.int64), np.ascontiguousarray(query.values, np.float64)
+        tiles = np.empty((size, ROOM)), np.empty((n_labels, ROOM)), np.empty(ROOM)
+        return cls(cols, values, query.relation, groups, np.empty((n_labels, len(groups.own))), *tiles)
 
 
 @kernel
-def top_pass(structure, blocks, asked, new, bounds, work, skip, top, at):  # type: ignore[no-untyped-def]
-    """Find the columns with the greatest expected value for rows bounds[0]..bounds[1]-1.
+def value_pass(structure, blocks, rows, candidates, new, work, out):  # type: ignore[no-untyped-def]
+    """ADD the expected values of all candidates for `rows` to `out` (n_rows, n_cols).
 
-    WRITES their indices among the candidates to `at` (n_rows, n), filled with -1 before, and their values to `top`
-    (n_rows, n), filled with minus infinity before. Ties go to the first column. Probabilities of new entities are
-    averaged over draws. `skip` : (n_cols,) scratch, all False before and after.
+    Probabilities of new entities are averaged over draws.
     """
-    n = top.shape[1]
-    h = blocks.shared[asked.relation]
-    for i in range(bounds[0], bounds[1]):
-        r = asked.rows[i]
-        x = blocks.row[r] if r >= 0 else new.unknown_row
-        for j in range(asked.start[i], asked.start[i + 1]):
-            skip[asked.excluded[j]] = True
-        for place in range(asked.cols.size):
-            if skip[place]:
-                continue
-            c = asked.cols[place]
-            averaged = new.row[r] or new.col[c]
-            n_draws = new.row_spread.shape[0] if averaged else 1
-            value = 0.0
-            for m in range(n_draws):
-                work.s[:] = 0
-                if averaged:
-                    score_draw(structure, x, blocks.col[c], h, r, c, new, m, work)
-                else:
-                    score(structure, x, blocks.col[c], h, work.s)
-                value += expected(asked.values, work.s, work.p) / n_draws
-            if value <= top[i, n - 1]:
+    cols, values, v, base, mean = candidates.cols, candidates.values, candidates.v, candidates.base, candidates.mean
+    h = blocks.shared[candidates.relation]
+    label_weights(structure, h, candidates.E)
+    for first in range(0, cols.size, TILE):
+        n = min(TILE, cols.size - first)
+        v[:] = 0
+        base[:] = 0
+        for j in range(n):
+            z = blocks.col[cols[first + j]]
+            partner_row(structure, z, v, j)
+            base_row(structure, z, h, base, j)
+        for i in range(rows.size):
+            r = rows[i]
+            x = blocks.row[r] if r >= 0 else new.unknown_row
+            vary(x, False, x, work.a)
+            add_scores(n, candidates.groups, candidates.E, work.a, v, base, work.share, work.s)
+            proba_tile(n, work.s, work.p, work.largest, work.share)
+            expected_tile(n, values, work.p, mean)
+            for j in range(n):
+                c = cols[first + j]
+                if new.row[r] or new.col[c]:
+                    add_draws(structure, x, blocks.col[c], h, r, c, new, work.offset, work)
+                    expected(1, values, work.total, mean[j : j + 1])
+                    mean[j] /= new.row_spread.shape[0]
+                out[i, first + j] += mean[j]
+
+
+@kernel
+def expected_tile(n, values, p, mean):  # type: ignore[no-untyped-def]
+    """`expected`, compiled on its own, so that it vectorises."""
+    expected(n, values, p, mean)
+
+
+@kernel
+def best_pass(values, best, at):  # type: ignore[no-untyped-def]
+    """Find the n greatest of each line of `values` (n_rows, n_cols) but for those of minus infinity.
+
+    WRITES their indices to `at` (n_rows, n), filled with -1 before, and their values to `best` (n_rows, n), filled with
+    minus infinity before. Ties go to the first column.
+    """
+    n = best.shape[1]
+    for i in range(values.shape[0]):
+        for j in range(values.shape[1]):
+            value = values[i, j]
+            if value <= best[i, n - 1]:
                 continue
             k = n - 1
-            while k > 0 and top[i, k - 1] < value:
-                top[i, k] = top[i, k - 1]
+            while k > 0 and best[i, k - 1] < value:
+                best[i, k] = best[i, k - 1]
                 at[i, k] = at[i, k - 1]
                 k -= 1
-            top[i, k] = value
-            at[i, k] = place
-        for j in range(asked.start[i], asked.start[i + 1]):
-            skip[asked.excluded[j]] = False
+            best[i, k] = value
+            at[i, k] = j
 
 
 def scores(models: Sequence[Model], codes: Sequence[Codes], features: Any, run: Run) -> Array:
-    """See `api.Engine.scores`."""
-    if len(models) == 1:
-        return _scores(models[0], codes, features, run)
-    total = np.zeros((len(codes[0]), models[0].structure.n_labels))
-    for model in models:
-        total += link(_scores(model, codes, features, run))
-    return log_proba(total / len(models))
+    """See `api.Engine.scores`. Memory holds no more than the result and one task per thread."""
+    codes = [np.asarray(column) for column in codes]
+    structure, n, averaged = models[0].structure, len(codes[0]), len(models) > 1
+    out, scored = np.empty((n, structure.n_labels)), [(model, _blocks(model), New.of(model)) for model in models]
 
+    def part(bounds: Bounds) -> None:
+        dyads: Any = slice(*bounds)
+        if averaged:
+            # A row that comes several times is then read once per model.
+            dyads = bounds[0] + np.argsort(codes[0][dyads], kind="stable")
+        pairs, side = Pairs.of(codes, dyads), Side(dyad=None if features is None else features[dyads])
+        lines, work = np.zeros((len(pairs.row), structure.n_labels)), ScoreWork.of(scored[0][1], structure.n_labels)
+        zeros = np.zeros_like(lines)
+        for model, blocks, new in scored:
+            first = model.layout.first_scores(model.theta, side)
+            offset = zeros if first is None else first.astype(np.float64, copy=False)
+            score_pass(structure, blocks, pairs, offset, new, averaged, work, lines)
+        out[dyads] = log_proba(lines / len(models)) if averaged else lines
 
-def _scores(model: Model, codes: Sequence[Codes], features: Any, run: Run) -> Array:
-    """Return the scores (n, n_labels) of one model."""
-    n_labels = model.structure.n_labels
-    first = model.layout.first_scores(model.theta, Side(dyad=features))
-    out = np.zeros((len(codes[0]), n_labels)) if first is None else first.astype(np.float64, copy=False)
-    blocks = model.effective
-    if len(codes) > 2:
-        # The code -1 indexes the last block, that of the average relation.
-        blocks = blocks._replace(shared=np.vstack([blocks.shared, model.unknown.shared]))
-    _score(model.structure, blocks, Pairs.of(*codes), New.of(model), out, run)
+    run(part, even_tasks(0, n, int(np.clip(n // LEAST_TASKS, CHUNK, MODELS_CHUNK)) if averaged else None))
     return out
+
+
+def _blocks(model: Model) -> Blocks:
+    """Return the effective blocks; those of relations are followed by that of the average relation, of code -1."""
+    blocks = model.effective
+    if model.known.relations is None:
+        return blocks
+    return blocks._replace(shared=np.vstack([blocks.shared, model.unknown.shared]))
 
 
 def block_scores(structure: Structure, blocks: Blocks, codes: Sequence[Codes], offset: Array, run: Run) -> Array:
     """See `api.Engine.block_scores`."""
     blocks = Blocks(*(np.ascontiguousarray(block, np.float64) for block in blocks))
-    out = np.array(offset, np.float64)
-    _score(structure, blocks, Pairs.of(*codes), New.none(blocks, structure.n_labels), out, run)
+    offset, new = np.ascontiguousarray(offset, np.float64), New.none(blocks, structure.n_labels)
+    out = np.empty_like(offset)
+
+    def part(bounds: Bounds) -> None:
+        dyads, work = slice(*bounds), ScoreWork.of(blocks, structure.n_labels)
+        score_pass(structure, blocks, Pairs.of(codes, dyads), offset[dyads], new, False, work, out[dyads])
+
+    run(part, even_tasks(0, len(out)))
     return out
 
 
-def _score(structure: Structure, blocks: Blocks, pairs: Pairs, new: New, out: Array, run: Run) -> None:
-    """ADD the scores of `pairs` to `out` (n, n_labels), in tasks."""
-
-    def part(bounds: Bounds) -> None:
-        score_pass(structure, blocks, pairs, new, bounds, ScoreWork.of(new, structure.n_labels), out)
-
-    run(part, even_tasks(0, len(pairs.row)))
-
-
 def top(models: Sequence[Model], query: Query, run: Run) -> tuple[Array, Array]:
-    """See `api.Engine.top`. Memory holds no more than the result and the scores of one task."""
-    values, at = np.full((len(query.rows), query.n), -np.inf), np.full((len(query.rows), query.n), -1)
-    size = max(1, TOP_CELLS // max(1, len(query.cols)))
-    tasks = [(i, min(i + size, len(query.rows))) for i in range(0, len(query.rows), size)]
-    if len(models) > 1:
-        for bounds in tasks:
-            _top_of_many(models, query, bounds, values, at, run)
-        return at, values
-    (model,) = models
-    asked, new = Candidates.of(query), New.of(model)
+    """See `api.Engine.top`. Memory holds no more than the result and one task per thread."""
+    structure, (start, excluded) = models[0].structure, query.excluded
+    best, at = np.full((len(query.rows), query.n), -np.inf), np.full((len(query.rows), query.n), -1)
+    rows, scored = np.ascontiguousarray(query.rows, np.int64), [(model.effective, New.of(model)) for model in models]
 
     def part(bounds: Bounds) -> None:
-        work, skip = ScoreWork.of(new, model.structure.n_labels), np.zeros(len(query.cols), np.bool_)
-        top_pass(model.structure, model.effective, asked, new, bounds, work, skip, values, at)
+        lines, (first, last) = slice(*bounds), bounds
+        values, blocks = np.zeros((last - first, len(query.cols))), scored[0][0]
+        candidates, work = Candidates.of(query, structure, blocks), ScoreWork.of(blocks, structure.n_labels)
+        for blocks, new in scored:
+            value_pass(structure, blocks, rows[lines], candidates, new, work, values)
+        values /= len(models)
+        line = np.repeat(np.arange(last - first), np.diff(start[first : last + 1]))
+        values[line, excluded[start[first] : start[last]]] = -np.inf
+        best_pass(values, best[lines], at[lines])
 
-    run(part, tasks)
-    return at, values
-
-
-def _top_of_many(models: Sequence[Model], query: Query, bounds: Bounds, values: Array, at: Array, run: Run) -> None:
-    """WRITE the result of `top` for averaged models and rows bounds[0]..bounds[1]-1, from the scores of all columns."""
-    rows, (start, excluded) = query.rows[bounds[0] : bounds[1]], query.excluded
-    codes = [np.repeat(rows, len(query.cols)), np.tile(query.cols, len(rows))]
-    if models[0].known.relations is not None:
-        codes.append(np.full(len(codes[0]), query.relation))
-    expected_values = (link(scores(models, codes, None, run)) @ query.values).reshape(len(rows), len(query.cols))
-    for i, line in enumerate(expected_values, bounds[0]):
-        line[excluded[start[i] : start[i + 1]]] = -np.inf
-        best = np.argsort(-line, kind="stable")[: query.n]
-        best = best[np.isfinite(line[best])]
-        at[i, : len(best)], values[i, : len(best)] = best, line[best]
+    run(part, even_tasks(0, len(rows), max(1, TOP_CELLS // max(1, len(query.cols)))))
+    return at, best

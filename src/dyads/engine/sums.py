@@ -1,8 +1,16 @@
 """Sums at x: the loss of an entity's dyads as a function of its block x, with gradient and curvature; see `entity`.
 
-The Jacobian of a dyad's scores is J[y, k] = E[y, group of k] v_k (see `label_weights`), so the dyad's curvature is
+The scores of a dyad are affine in the block: s = base + J x, with the Jacobian J[y, k] = E[y, group of k] v_k (see
+`label_weights`). The dyads of an entity are gathered in tiles, and base and v are stored once per entity, as x moves.
+With the curvature C of the loss in the scores (see `loss`) and e_p = column p of E, a pair of groups has the weight
 
-    (J^T C J)[k, j] = (E^T C E)[group of k, group of j] v_k v_j.
+    w_pq = e_p^T C e_q = sum_y diagonal_y E_yp E_yq + sum_r weight_r (e_p . direction_r) (e_q . direction_r),
+
+and the curvature is (J^T C J)[k, j] = w_pq v_k v_j for k in group p and j in group q. Summed over a tile, this is one
+matrix product per group q: of the rows w_pq v_k of all groups p up to q with the rows v_j of q. Groups of one entry,
+such as biases, share a product for the second term; the first one is zero for groups of different labels.
+
+The score of a self-link is quadratic in the block: its base and v depend on x, and are computed again at each x.
 """
 
 from collections.abc import Sequence
@@ -10,26 +18,38 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dyads.engine.bundles import TILE, Data, Owned, Specs, are_several, relation_at, weigh
-from dyads.engine.compiled import by_type, inlined, jitable, kernel, read_if_present
-from dyads.engine.orders import Run, even_tasks
-from dyads.engine.passes import score_dyad
-from dyads.model.loss import curvature, evaluate
+from dyads.engine.bundles import ROOM, TILE, Data, Owned, Specs, relation_at, weigh
+from dyads.engine.compiled import add_product, by_type, inlined, jitable, kernel, read_if_present, reduction
+from dyads.engine.orders import CHUNK, Bounds, Run, even_tasks
+from dyads.model.loss import Curvature, curvature, evaluate
 from dyads.model.parameters import Blocks, Role
 from dyads.model.structure import (
     Structure,
+    base_col,
+    base_row,
+    base_shared,
     free_labels,
     label_weights,
     partner_col,
     partner_row,
     partner_shared,
+    score,
     shared_label_weights,
 )
 
 Array = np.ndarray[Any, Any]
 
 NOT_ONE = 2.0
-"""Value of the shared block in `parts_of`, which looks for label weights that are one whatever that block is."""
+"""Value of the shared block in `Groups.of`, which looks for label weights that are one whatever that block is."""
+
+GATHERED_BYTES = 2**19
+"""Memory for gathered tiles per task: they should stay in a core's second cache. Tiles beyond it are gathered again."""
+
+SHARED_BYTES = 2**27
+"""Memory for the gathered tiles of a relation's dyads, while its shared block is updated."""
+
+MOST_TASKS = 128
+"""Tasks per relation and shard: each has scratch arrays of its own while a shared block is updated."""
 
 
 class Prior(NamedTuple):
@@ -53,62 +73,103 @@ class Prior(NamedTuple):
         return self._replace(scale=self.scale[owners], centre=self.centre[owners])
 
 
+class Groups(NamedTuple):
+    """The groups of a block: runs of consecutive entries with the same label weights; see `label_weights`.
+
+    Attributes
+    ----------
+    start : (n_groups + 1,) first entry of each group, followed by the size of the block
+    own : (n_groups,) the only label with a weight in the group, if that weight is one; otherwise -1
+    """
+
+    start: Any
+    own: Any
+
+    @classmethod
+    def of(cls, structure: Structure, role: Role, size: int, shared_size: int) -> "Groups":
+        """Return the groups of a block of `size` entries; `shared_size` is the size of a shared block."""
+        shared = role in (Role.SHARED, Role.FEATURE)
+        n_single = free_labels(structure) * (1 if shared else structure.n_bias)
+        width = structure.group_widths()[shared]
+        start = np.concatenate([np.arange(n_single), np.arange(n_single, size, width or 1), [size]])
+        weights = np.zeros((structure.n_labels, len(start) - 1))
+        if shared:
+            shared_label_weights(structure, weights)
+        else:
+            # Weights that depend on the shared block must not look like constant ones.
+            label_weights(structure, np.full(shared_size, NOT_ONE), weights)
+        owned = ((weights != 0).sum(axis=0) == 1) & (weights.sum(axis=0) == 1)
+        return cls(start, np.where(owned, np.argmax(weights, axis=0), -1))
+
+    def parts(self, most: int) -> "list[Part]":
+        """Cut the block into parts of at most `most` entries.
+
+        Parts consist of whole groups, sorted by label; a group larger than `most` is a part of its own.
+        """
+        order = np.argsort(np.where(self.own < 0, self.own.max(initial=0) + 1, self.own), kind="stable")
+        parts: list[list[int]] = []
+        room = 0
+        for group in order:
+            width = int(self.start[group + 1] - self.start[group])
+            if not parts or width > room:
+                parts.append([])
+                room = most
+            parts[-1].append(int(group))
+            room -= width
+        return [Part.of(self.start, np.sort(groups)) for groups in parts]
+
+
 class Part(NamedTuple):
-    """Entries of a block that move together, in whole groups; see `label_weights`.
+    """Entries of a block that move together, in whole groups.
 
     Attributes
     ----------
     entry : (size,) indices of the entries in the block
     group : (n_groups,) indices of their groups
     end : (n_groups,) one past the last entry of each group, counted within the part
-    own : (n_groups,) the only label with a weight in the group, if that weight is one; otherwise -1
+    n_single : number of leading groups of one entry
     """
 
     entry: Any
     group: Any
     end: Any
-    own: Any
+    n_single: int
 
     @classmethod
-    def of(cls, start: Array, own: Array, groups: Array) -> "Part":
+    def of(cls, start: Array, groups: Array) -> "Part":
         entries = [np.arange(start[group], start[group + 1]) for group in groups]
-        end = np.cumsum([len(places) for places in entries])
-        return cls(np.concatenate([np.zeros(0, np.int64), *entries]), groups.astype(np.int64), end, own[groups])
+        widths = np.array([len(places) for places in entries], np.int64)
+        n_single = len(widths) if (widths == 1).all() else int(np.argmax(widths != 1))
+        entry = np.concatenate([np.zeros(0, np.int64), *entries])
+        return cls(entry, groups.astype(np.int64), np.cumsum(widths), n_single)
 
 
-def group_starts(structure: Structure, role: Role, size: int) -> Array:
-    """Return the first entry of each group of a block, followed by the size of the block."""
-    shared = role in (Role.SHARED, Role.FEATURE)
-    n_single = free_labels(structure) * (1 if shared else structure.n_bias)
-    width = structure.group_widths()[shared]
-    return np.concatenate([np.arange(n_single), np.arange(n_single, size, width or 1), [size]])
+class Gathered(NamedTuple):
+    """The dyads of an entity, gathered tile by tile into slots; tiles beyond the last slot share it.
 
-
-def parts_of(structure: Structure, role: Role, size: int, shared_size: int, most: int) -> list[Part]:
-    """Cut a block into parts of at most `most` entries.
-
-    Parts consist of whole groups, sorted by label; a group larger than `most` is a part of its own.
+    Attributes
+    ----------
+    first : (n_slots,) position in the order of the first dyad of the tile in each slot; -1 if it cannot be reused
+    v : (n_slots, block size, ROOM) factor v_k of each entry of the block
+    base : (n_slots, n_labels, ROOM) scores with a block of zeros
+    label : (n_slots, ROOM) label codes
+    weight : (n_slots, ROOM) weights of the dyads
+    E : (n_slots, n_labels, n_groups) label weights of the groups of the block
     """
-    start = group_starts(structure, role, size)
-    weights = np.zeros((structure.n_labels, len(start) - 1))
-    if role in (Role.SHARED, Role.FEATURE):
-        shared_label_weights(structure, weights)
-    else:
-        # Weights that depend on the shared block must not look like constant ones.
-        label_weights(structure, np.full(shared_size, NOT_ONE), weights)
-    owned = ((weights != 0).sum(axis=0) == 1) & (weights.sum(axis=0) == 1)
-    own = np.where(owned, np.argmax(weights, axis=0), -1)
-    order = np.argsort(np.where(owned, own, structure.n_labels), kind="stable")
-    parts: list[list[int]] = []
-    room = 0
-    for group in order:
-        width = int(start[group + 1] - start[group])
-        if not parts or width > room:
-            parts.append([])
-            room = most
-        parts[-1].append(int(group))
-        room -= width
-    return [Part.of(start, own, np.sort(groups)) for groups in parts]
+
+    first: Any
+    v: Any
+    base: Any
+    label: Any
+    weight: Any
+    E: Any
+
+    @classmethod
+    def of(cls, n_labels: int, block_size: int, n_groups: int, most_tiles: int, memory: int) -> "Gathered":
+        slots = int(np.clip(memory // (8 * ROOM * (block_size + n_labels + 2)), 1, max(1, most_tiles)))
+        v, base = np.empty((slots, block_size, ROOM)), np.empty((slots, n_labels, ROOM))
+        label, weight = np.empty((slots, ROOM), np.int64), np.empty((slots, ROOM))
+        return cls(np.full(slots, -1), v, base, label, weight, np.empty((slots, n_labels, n_groups)))
 
 
 class Work(NamedTuple):
@@ -116,40 +177,42 @@ class Work(NamedTuple):
 
     Attributes
     ----------
-    s : (n_labels,) scores
-    g : (n_labels,) score gradient
-    C : (n_labels, n_labels) curvature of the loss in the scores
-    E : (n_labels, groups of the block) label weights
-    pull : (n_groups,) E^T g, the gradient of each group of the part
-    partner : (block size,) the factor v_k of each entry of the block
-    moving : (size,) the factors v_k of the entries of the part
-    CE : (n_labels, n_groups) C E
-    bend : (n_groups, n_groups) E^T C E, the curvature of each pair of groups
-    tile_gx : (size,) gradient summed over finished tiles
-    tile_M : (size, size) curvature summed over finished tiles
+    groups : the groups of the block
+    gathered : tiles of dyads
+    s, g : (n_labels, ROOM) scores and score gradient
+    value, total, pair : (ROOM,)
+    C : curvature of the losses in the scores
+    pull : (n_groups, ROOM) E^T g, the gradient of each group of the part
+    along : (n_directions, n_groups, ROOM) E^T direction, for each group of the part
+    left : (1 + size, ROOM) left factor of a matrix product: the row of the gradient, then those of the entries
+    right : (n_single, ROOM) right factor of the product of groups of one entry
     """
 
+    groups: Groups
+    gathered: Gathered
     s: Any
     g: Any
-    C: Any
-    E: Any
+    value: Any
+    total: Any
+    pair: Any
+    C: Curvature
     pull: Any
-    partner: Any
-    moving: Any
-    CE: Any
-    bend: Any
-    tile_gx: Any
-    tile_M: Any
+    along: Any
+    left: Any
+    right: Any
 
     @classmethod
-    def of(cls, structure: Structure, role: Role, block_size: int, part: Part) -> "Work":
-        n_labels, n_all = structure.n_labels, len(group_starts(structure, role, block_size)) - 1
-        n_groups, size = len(part.group), len(part.entry)
-        shapes = (
-            (n_labels,), (n_labels,), (n_labels, n_labels), (n_labels, n_all), (n_groups,), (block_size,), (size,),
-            (n_labels, n_groups), (n_groups, n_groups), (size,), (size, size),
-        )  # fmt: skip
-        return cls(*(np.empty(shape) for shape in shapes))
+    def of(cls, specs: Specs, groups: Groups, part: Part, most_tiles: int, memory: int) -> "Work":
+        """`most_tiles` : the largest number of tiles of an entity; `memory` : for gathered tiles, in bytes."""
+        n_labels, n_directions = specs.structure.n_labels, specs.loss.n_directions
+        n_groups, size, block_size = len(part.group), len(part.entry), int(groups.start[-1])
+        gathered = Gathered.of(n_labels, block_size, len(groups.own), most_tiles, memory)
+        tile, labels = (ROOM,), (n_labels, ROOM)
+        C = Curvature(np.empty(labels), np.empty((n_directions, ROOM)), np.empty((n_directions, *labels)))
+        s, g, value, total, pair = (np.empty(shape) for shape in (labels, labels, tile, tile, tile))
+        pull, along = np.empty((n_groups, ROOM)), np.empty((n_directions, n_groups, ROOM))
+        left, right = np.empty((1 + size, ROOM)), np.empty((part.n_single, ROOM))
+        return cls(groups, gathered, s, g, value, total, pair, C, pull, along, left, right)
 
 
 class EntitySums(NamedTuple):
@@ -171,11 +234,8 @@ class EntitySums(NamedTuple):
     data: Data
     prior: Prior
 
-    def loss_at(self, e: int, x: Array, part: Part, work: Work) -> float:
-        return entity_loss_pass(self, e, x, work)  # type: ignore[no-any-return]
-
-    def curvature_at(self, e: int, x: Array, part: Part, gx: Array, M: Array, work: Work) -> float:
-        return entity_curvature_pass(self, e, x, part, gx, M, work)  # type: ignore[no-any-return]
+    def sums_at(self, e: int, x: Array, part: Part, curved: bool, out: Array, work: Work) -> float:
+        return entity_pass(self, e, x, part, curved, out, work)  # type: ignore[no-any-return]
 
     def has_self_link(self, e: int) -> bool:
         """Whether an entity has a dyad with itself; then f may have several minima."""
@@ -185,6 +245,19 @@ class EntitySums(NamedTuple):
                 i = self.owned.order[n]
                 linked = linked or self.data.row[i] == self.data.col[i]
         return linked
+
+    @property
+    def groups(self) -> Groups:
+        """The groups of a block."""
+        size = self.prior.centre.shape[1]
+        return Groups.of(self.specs.structure, Role(self.owned.role), size, self.blocks.shared.shape[1])
+
+    def work(self, groups: Groups, part: Part, memory: int = GATHERED_BYTES) -> Work:
+        """Return scratch arrays for a task; `memory` : for gathered tiles, in bytes."""
+        most = int(np.diff(self.owned.start).max(initial=0))
+        # A tile holds dyads of one relation.
+        most_tiles = -(-most // TILE) + len(self.blocks.shared) - 1
+        return Work.of(self.specs, groups, part, most_tiles, memory)
 
 
 class SharedSums:
@@ -197,7 +270,7 @@ class SharedSums:
         """`sums` : one per shard, owned by relations."""
         self.sums, self.prior, self.run = sums, prior, run
         self.owned = sums[0].owned
-        self.structure = sums[0].specs.structure
+        self.groups = sums[0].groups
         self._tasks: dict[int, list[EntitySums]] = {}
 
     def tasks(self, t: int) -> list[EntitySums]:
@@ -206,45 +279,44 @@ class SharedSums:
             self._tasks[t] = [
                 sums._replace(owned=sums.owned._replace(first=t, start=np.array(bounds)))
                 for sums in self.sums
-                for bounds in even_tasks(int(sums.owned.start[t]), int(sums.owned.start[t + 1]))
+                for bounds in _relation_tasks(int(sums.owned.start[t]), int(sums.owned.start[t + 1]))
             ]
         return self._tasks[t]
 
-    def loss_at(self, t: int, x: Array, part: Part, work: Work) -> float:
-        return float(sum(self.run(lambda sums: entity_loss_pass(sums, 0, x, self._work(x, part)), self.tasks(t))))
+    def work(self, t: int, part: Part) -> list[Work]:
+        """Return scratch arrays for each task of a relation; they keep the tiles gathered for `part`."""
+        tasks = self.tasks(t)
+        return [sums.work(self.groups, part, SHARED_BYTES // len(tasks)) for sums in tasks]
 
-    def curvature_at(self, t: int, x: Array, part: Part, gx: Array, M: Array, work: Work) -> float:
-        def task(sums: EntitySums) -> tuple[float, Array, Array]:
-            some_gx, some_M = np.zeros_like(gx), np.zeros_like(M)
-            return entity_curvature_pass(sums, 0, x, part, some_gx, some_M, self._work(x, part)), some_gx, some_M
+    def sums_at(self, t: int, x: Array, part: Part, curved: bool, out: Array, work: list[Work]) -> float:
+        def task(sums_and_work: tuple[EntitySums, Work]) -> tuple[float, Array]:
+            some = np.empty_like(out) if curved else out
+            return entity_pass(sums_and_work[0], 0, x, part, curved, some, sums_and_work[1]), some
 
-        total = 0.0
-        clear(gx, M)
-        for value, some_gx, some_M in self.run(task, self.tasks(t)):
-            total += value
-            add_sums(some_gx, some_M, gx, M)
-        return total
+        sums = self.run(task, zip(self.tasks(t), work, strict=True))
+        if curved:
+            out[:] = 0
+            for _, some in sums:
+                out += some
+        return float(sum(value for value, _ in sums))
 
     def has_self_link(self, t: int) -> bool:
         return False
 
-    def _work(self, x: Array, part: Part) -> Work:
-        return Work.of(self.structure, Role.SHARED, len(x), part)
+
+def _relation_tasks(first: int, last: int) -> list[Bounds]:
+    """Cut the dyads first..last-1 of a relation into tasks, at most about `MOST_TASKS`."""
+    return even_tasks(first, last, max(CHUNK, (last - first) // MOST_TASKS))
 
 
 @by_type
-def loss_at(sums: Any, e: int, x: Array, part: Part, work: Work) -> float:
-    """Return the loss of an entity's dyads with block x."""
-    return float(sums.loss_at(e, x, part, work))
+def sums_at(sums: Any, e: int, x: Array, part: Part, curved: bool, out: Array, work: Any) -> float:
+    """Return the loss of an entity's dyads with block x.
 
-
-@by_type
-def curvature_at(sums: Any, e: int, x: Array, part: Part, gx: Array, M: Array, work: Work) -> float:
-    """Return the loss of an entity's dyads with block x; WRITE its gradient and curvature in the entries of `part`.
-
-    `gx` : (size,), `M` : (size, size), the upper triangle.
+    If `curved`, WRITE its gradient and curvature in the entries of `part` to `out` (1 + size, size): the gradient, then
+    the curvature, of which the upper triangle is valid.
     """
-    return float(sums.curvature_at(e, x, part, gx, M, work))
+    return float(sums.sums_at(e, x, part, curved, out, work))
 
 
 @by_type
@@ -257,189 +329,341 @@ def has_self_link(sums: Any, e: int) -> bool:
 
 
 @kernel
-def entity_loss_pass(sums, e, x, work):  # type: ignore[no-untyped-def]
-    """See `loss_at`."""
-    specs, owned, blocks, data, s, g = sums.specs, sums.owned, sums.blocks, sums.data, work.s, work.g
-    first, last = owned.start[e], owned.start[e + 1]
+def entity_pass(sums, e, x, part, curved, out, work):  # type: ignore[no-untyped-def]
+    """See `sums_at`."""
+    loss, owned, data = sums.specs.loss, sums.owned, sums.data
+    begin, last, tile = owned.start[e], owned.start[e + 1], 0
     total = 0.0
-    for begin in range(first, last, TILE):
-        value = 0.0
-        for n in range(begin, min(begin + TILE, last)):
-            i = owned.order[n]
-            score_with(specs.structure, owned, blocks, data, e, n, x, s)
-            value += weigh(data.weight, i, evaluate(specs.loss, data.label[i], s, g))
-        total += value
+    if curved:
+        for k in range(out.shape[0]):
+            for j in range(out.shape[1]):
+                out[k, j] = 0
+    while begin < last:
+        n = tile_size(data.relation, owned.order, begin, last)
+        slot = score_tile(sums, e, begin, n, tile, x, work)
+        label, weight = work.gathered.label[slot], work.gathered.weight[slot]
+        if curved:
+            curvature(loss, n, label, work.s, work.g, work.value, work.total, work.C)
+            weigh_tile(data.weight, n, weight, work.g, work.C)
+            E = work.gathered.E[slot]
+            project(n, work.groups.own, part.group, E, work.g, work.C.direction, work.pull, work.along)
+            add_tile(n, work.gathered.v[slot], E, part, out, work)
+        else:
+            evaluate(loss, n, label, work.s, work.g, work.value, work.total)
+        total += sum_values(data.weight, n, work.value, weight)
+        begin += n
+        tile += 1
     return total
+
+
+@read_if_present(lambda relation, order, begin, last: min(last - begin, TILE))
+def tile_size(relation, order, begin, last):  # type: ignore[no-untyped-def]
+    """Return the number of dyads of the tile that begins at a position of the order: all are of one relation."""
+    n = 1
+    while n < TILE and begin + n < last and relation[order[begin + n]] == relation[order[begin]]:
+        n += 1
+    return n
+
+
+@inlined
+def score_tile(sums, e, begin, n, tile, x, work):  # type: ignore[no-untyped-def]
+    """WRITE the scores of a tile of entity e with block x to work.s; return the slot in which the tile is gathered."""
+    gathered = work.gathered
+    slot = min(tile, gathered.first.size - 1)
+    if gathered.first[slot] != begin:
+        fixed = gather(sums, e, begin, n, slot, x, work)
+        gathered.first[slot] = begin if fixed else -1
+    add_scores(n, work.groups, gathered.E[slot], x, gathered.v[slot], gathered.base[slot], work.total, work.s)
+    return slot
+
+
+@inlined
+def gather(sums, e, begin, n, slot, x, work):  # type: ignore[no-untyped-def]
+    """Gather the tile of n dyads of entity e that begins at a position of the order, into a slot.
+
+    Returns whether the tile does not depend on x: it does if it contains a self-link.
+    """
+    structure, owned, blocks, data, gathered = sums.specs.structure, sums.owned, sums.blocks, sums.data, work.gathered
+    v, base, E, order = gathered.v[slot], gathered.base[slot], gathered.E[slot], owned.order[begin : begin + n]
+    if owned.role == Role.SHARED or owned.role == Role.FEATURE:
+        shared_label_weights(structure, E)
+    else:
+        label_weights(structure, blocks.shared[relation_at(data.relation, order[0])], E)
+    gather_data(data, order, base, gathered.label[slot], gathered.weight[slot])
+    if owned.role == Role.ROW:
+        gather_cols(structure, data, order, blocks, v, base)
+    elif owned.role == Role.COL:
+        gather_rows(structure, data, order, blocks, v, base)
+    elif owned.role == Role.NODE:
+        return gather_nodes(structure, data, order, blocks, owned.first + e, x, work.groups, E, v, base)
+    elif owned.role == Role.SHARED:
+        gather_pairs(structure, data, order, blocks, v, base)
+    else:
+        gather_amounts(owned.amount, begin, structure, data, order, blocks, v, base)
+    return True
 
 
 @kernel
-def entity_curvature_pass(sums, e, x, part, gx, M, work):  # type: ignore[no-untyped-def]
-    """See `curvature_at`.
+def gather_data(data, order, base, label, weight):  # type: ignore[no-untyped-def]
+    """WRITE the labels, weights and score offsets of the dyads in `order`."""
+    for j in range(order.size):
+        label[j] = data.label[order[j]]
+        weight[j] = weigh(data.weight, order[j], 1.0)
+    gather_offset(data.offset, order, base)
 
-    Each tile is summed separately, so that a large entity can be divided between tiles. The innermost loops add
-    gradient and curvature of groups times the factors v of their entries; in a function of their own they are a tenth
-    slower.
+
+def _zeros(offset, order, base):  # type: ignore[no-untyped-def]
+    for y in range(base.shape[0]):
+        for j in range(order.size):
+            base[y, j] = 0
+
+
+@read_if_present(_zeros)
+def gather_offset(offset, order, base):  # type: ignore[no-untyped-def]
+    """WRITE the score offsets of the dyads in `order`; zero if `offset` is absent."""
+    for j in range(order.size):
+        for y in range(base.shape[0]):
+            base[y, j] = offset[order[j], y]
+
+
+@kernel
+def gather_cols(structure, data, order, blocks, v, base):  # type: ignore[no-untyped-def]
+    """WRITE the factors of the columns of the dyads in `order`; ADD their part of the base of the row."""
+    for j in range(order.size):
+        i = order[j]
+        b, h = blocks.col[data.col[i]], blocks.shared[relation_at(data.relation, i)]
+        partner_row(structure, b, v, j)
+        base_row(structure, b, h, base, j)
+
+
+@kernel
+def gather_rows(structure, data, order, blocks, v, base):  # type: ignore[no-untyped-def]
+    """WRITE the factors of the rows of the dyads in `order`; ADD their part of the base of the column."""
+    for j in range(order.size):
+        i = order[j]
+        a, h = blocks.row[data.row[i]], blocks.shared[relation_at(data.relation, i)]
+        partner_col(structure, a, v, j)
+        base_col(structure, a, h, base, j)
+
+
+@kernel
+def gather_nodes(structure, data, order, blocks, node, x, groups, E, v, base):  # type: ignore[no-untyped-def]
+    """WRITE the factors of the partners of a node with block x; ADD their part of the base; return if no one is itself.
+
+    The factors of a self-link are the sum over both roles; column TILE of v is scratch.
     """
-    structure, loss, owned, blocks, data = sums.specs.structure, sums.specs.loss, sums.owned, sums.blocks, sums.data
-    entry, group, end, own = part.entry, part.group, part.end, part.own
-    s, g, C, E, CE, pull, bend = work.s, work.g, work.C, work.E, work.CE, work.pull, work.bend
-    partner, moving = work.partner, work.moving
-    first, last = owned.start[e], owned.start[e + 1]
-    n_single, dense = kinds_of_groups(end, own)
-    total = 0.0
-    clear(gx, M)
-    if last - first > TILE:
-        clear(work.tile_gx, work.tile_M)
-    for begin in range(first, last, TILE):
-        value = 0.0
-        for n in range(begin, min(begin + TILE, last)):
-            i = owned.order[n]
-            a, b, h = score_with(structure, owned, blocks, data, e, n, x, s)
-            value += weigh(data.weight, i, curvature(loss, data.label[i], s, g, C))
-            stand_beside(structure, owned, data, e, n, a, b, partner)
-            for k in range(entry.size):
-                moving[k] = partner[entry[k]]
-            if dense and (n == first or are_several(data.relation)):
-                label_weights(structure, h, E)
-            bend_groups(weigh(data.weight, i, 1.0), own, group, g, C, E, CE, pull, bend)
-            for p in range(n_single):
-                c = moving[p]
-                gx[p] += pull[p] * c
-                for q in range(p, n_single):
-                    M[p, q] += c * bend[p, q] * moving[q]
-                for q in range(n_single, end.size):
-                    cq = c * bend[p, q]
-                    for j in range(end[q - 1] if q else 0, end[q]):
-                        M[p, j] += cq * moving[j]
-            for p in range(n_single, end.size):
-                for k in range(end[p - 1] if p else 0, end[p]):
-                    c = moving[k]
-                    gx[k] += pull[p] * c
-                    if c != 0:
-                        cp = c * bend[p, p]
-                        for j in range(k, end[p]):
-                            M[k, j] += cp * moving[j]
-                        for q in range(p + 1, end.size):
-                            cq = c * bend[p, q]
-                            for j in range(end[q - 1], end[q]):
-                                M[k, j] += cq * moving[j]
-        total += value
-        if last - first > TILE:
-            add_sums(gx, M, work.tile_gx, work.tile_M)
-            clear(gx, M)
-    if last - first > TILE:
-        add_sums(work.tile_gx, work.tile_M, gx, M)
-    return total
+    fixed = True
+    for j in range(order.size):
+        i = order[j]
+        a, b, h = blocks.row[data.row[i]], blocks.col[data.col[i]], blocks.shared[relation_at(data.relation, i)]
+        if data.row[i] == data.col[i]:
+            fixed = False
+            partner_row(structure, x, v, j)
+            partner_col(structure, x, v, TILE)
+            for k in range(v.shape[0]):
+                v[k, j] += v[k, TILE]
+            score(structure, x, x, h, base[:, j])
+            # Such that base + J x are the scores.
+            minus_linear(groups, E, x, v, base, j)
+        elif data.row[i] == node:
+            partner_row(structure, b, v, j)
+            base_row(structure, b, h, base, j)
+        else:
+            partner_col(structure, a, v, j)
+            base_col(structure, a, h, base, j)
+    return fixed
+
+
+@kernel
+def gather_pairs(structure, data, order, blocks, v, base):  # type: ignore[no-untyped-def]
+    """WRITE the factors of the rows and columns of the dyads in `order`; ADD their part of the base of the relation."""
+    for j in range(order.size):
+        a, b = blocks.row[data.row[order[j]]], blocks.col[data.col[order[j]]]
+        partner_shared(structure, a, b, v, j)
+        base_shared(structure, a, b, base, j)
+
+
+@read_if_present(lambda amount, begin, structure, data, order, blocks, v, base: None)
+def gather_amounts(amount, begin, structure, data, order, blocks, v, base):  # type: ignore[no-untyped-def]
+    """WRITE the values of a feature, the factors of its weights; ADD the scores of the dyads to the base."""
+    for j in range(order.size):
+        i = order[j]
+        for k in range(v.shape[0]):
+            v[k, j] = amount[begin + j]
+        a, b, h = blocks.row[data.row[i]], blocks.col[data.col[i]], blocks.shared[relation_at(data.relation, i)]
+        score(structure, a, b, h, base[:, j])
 
 
 @jitable
-def kinds_of_groups(end, own):  # type: ignore[no-untyped-def]
-    """Return the number of leading groups of one entry (biases), and whether any group needs its label weights E."""
-    n_single, dense = 0, False
-    while n_single < end.size and end[n_single] == n_single + 1:
-        n_single += 1
-    for p in range(own.size):
-        dense = dense or own[p] < 0
-    return n_single, dense
+def minus_linear(groups, E, x, v, s, j):  # type: ignore[no-untyped-def]
+    """s[:, j] -= J x, for the dyad in column j of a tile."""
+    for p in range(groups.own.size):
+        z = x[0] * 0
+        for k in range(groups.start[p], groups.start[p + 1]):
+            z += x[k] * v[k, j]
+        for y in range(s.shape[0]):
+            s[y, j] -= E[y, p] * z
 
 
-@inlined
-def score_with(structure, owned, blocks, data, e, n, x, s):  # type: ignore[no-untyped-def]
-    """WRITE the scores of the dyad at position n of the order, with x for the block of entity e; return its blocks."""
-    i = owned.order[n]
-    own_row, own_col = roles_of(owned, data, e, i)
-    h = x if owned.role == Role.SHARED else blocks.shared[relation_at(data.relation, i)]
-    a = x if own_row else blocks.row[data.row[i]]
-    b = x if own_col else blocks.col[data.col[i]]
-    score_dyad(structure, a, b, h, data.offset, i, s)
-    add_feature(owned.amount, n, structure, x, s)
-    return a, b, h
-
-
-@inlined
-def roles_of(owned, data, e, i):  # type: ignore[no-untyped-def]
-    """Return whether entity e is the row of dyad i, and whether it is the column."""
-    own_row = owned.role == Role.ROW or (owned.role == Role.NODE and data.row[i] == owned.first + e)
-    own_col = owned.role == Role.COL or (owned.role == Role.NODE and data.col[i] == owned.first + e)
-    return own_row, own_col
-
-
-@inlined
-def stand_beside(structure, owned, data, e, n, a, b, partner):  # type: ignore[no-untyped-def]
-    """WRITE the factor v_k of each entry of the block of entity e in the scores of the dyad at position n."""
-    own_row, own_col = roles_of(owned, data, e, owned.order[n])
-    for k in range(partner.size):
-        partner[k] = 0
-    if owned.role == Role.SHARED:
-        partner_shared(structure, a, b, partner)
-    beside_feature(owned.amount, n, partner)
-    if own_row:
-        partner_row(structure, b, partner)
-    if own_col:
-        partner_col(structure, a, partner)
-
-
-@inlined
-def bend_groups(times, own, group, g, C, E, CE, pull, bend):  # type: ignore[no-untyped-def]
-    """WRITE `times` E^T g to `pull` and `times` E^T C E to the upper triangle of `bend`, for the groups of a part."""
-    for p in range(group.size):
-        if own[p] >= 0:
-            pull[p] = times * g[own[p]]
+@kernel
+def add_scores(n, groups, E, x, v, base, z, s):  # type: ignore[no-untyped-def]
+    """WRITE s = base + J x for a tile; `z` : (TILE,) scratch."""
+    for y in range(s.shape[0]):
+        for i in range(n):
+            s[y, i] = base[y, i]
+    for p in range(groups.own.size):
+        first, last, y = groups.start[p], groups.start[p + 1], groups.own[p]
+        for i in range(n):
+            z[i] = 0
+        for k in range(first, last):
+            c = x[k]
+            for i in range(n):
+                z[i] += c * v[k, i]
+        if y >= 0:
+            for i in range(n):
+                s[y, i] += z[i]
         else:
-            pull[p] = 0
-            for y in range(g.size):
-                pull[p] += times * E[y, group[p]] * g[y]
-            for y in range(g.size):
-                CE[y, p] = 0
-                for q in range(g.size):
-                    CE[y, p] += C[y, q] * E[q, group[p]]
+            for y in range(s.shape[0]):
+                c = E[y, p]
+                for i in range(n):
+                    s[y, i] += c * z[i]
+
+
+@inlined
+def project(n, own, group, E, g, direction, pull, along):  # type: ignore[no-untyped-def]
+    """WRITE E^T g to `pull` and E^T direction to `along`, for the groups of a part."""
     for p in range(group.size):
-        for q in range(p, group.size):
-            if own[p] >= 0:
-                both = C[own[p], own[q]] if own[q] >= 0 else CE[own[p], q]
-            elif own[q] >= 0:
-                both = CE[own[q], p]
-            else:
-                both = g[0] * 0
-                for y in range(g.size):
-                    both += E[y, group[p]] * CE[y, q]
-            bend[p, q] = times * both
+        project_group(n, own[group[p]], group[p], E, g, pull[p])
+        for r in range(direction.shape[0]):
+            project_group(n, own[group[p]], group[p], E, direction[r], along[r, p])
 
 
-@read_if_present(lambda amount, n, structure, x, s: None)
-def add_feature(amount, n, structure, x, s):  # type: ignore[no-untyped-def]
-    """s += contribution of a feature with weights x, for the dyad at position n."""
-    for f in range(x.size):
-        s[f + (f >= structure.reference)] += amount[n] * x[f]
+@inlined
+def project_group(n, own, group, E, labels, out):  # type: ignore[no-untyped-def]
+    """WRITE sum_y E[y, group] labels_y to `out` (n,); `labels` : (n_labels, n)."""
+    if own >= 0:
+        for i in range(n):
+            out[i] = labels[own, i]
+    else:
+        for i in range(n):
+            out[i] = 0
+        for y in range(labels.shape[0]):
+            c = E[y, group]
+            for i in range(n):
+                out[i] += c * labels[y, i]
 
 
-@read_if_present(lambda amount, n, partner: None)
-def beside_feature(amount, n, partner):  # type: ignore[no-untyped-def]
-    """WRITE the value of the feature in the dyad at position n: the factor v_k of all its weights."""
-    for k in range(partner.size):
-        partner[k] = amount[n]
+@inlined
+def add_tile(n, v, E, part, out, work):  # type: ignore[no-untyped-def]
+    """ADD the gradient and the curvature of a tile to `out`; see the top of this module."""
+    entry, group, end, own = part.entry, part.group, part.end, work.groups.own
+    pull, along, pair, left, right, C = work.pull, work.along, work.pair, work.left, work.right, work.C
+    for r in range(C.weight.shape[0] if part.n_single else 0):
+        for q in range(part.n_single):
+            multiply_rows(n, along[r, q], v[entry[q]], right[q])
+            multiply_rows(n, C.weight[r], right[q], left[q])
+        add_product(left, part.n_single, right, 0, part.n_single, n, out, 1, 0)
+    for q in range(part.n_single):
+        out[0, q] += sum_of_products(n, pull[q], v[entry[q]])
+        for p in range(q + 1):
+            if own[group[p]] < 0 or own[group[q]] < 0 or own[group[p]] == own[group[q]]:
+                diagonal_weights(n, p, q, own, group, E, C.diagonal, pair)
+                out[1 + p, q] += sum_of_triple_products(n, pair, v[entry[p]], v[entry[q]])
+    for q in range(part.n_single, end.size):
+        for i in range(n):
+            left[0, i] = pull[q, i]
+        for p in range(q + 1):
+            diagonal_weights(n, p, q, own, group, E, C.diagonal, pair)
+            add_direction_weights(n, C.weight, along[:, p], along[:, q], pair)
+            for k in range(end[p - 1] if p else 0, end[p]):
+                multiply_rows(n, pair, v[entry[k]], left[1 + k])
+        begin = end[q - 1] if q else 0
+        add_product(left, 1 + end[q], v, entry[begin], end[q] - begin, n, out, 0, begin)
+
+
+@kernel
+def diagonal_weights(n, p, q, own, group, E, diagonal, out):  # type: ignore[no-untyped-def]
+    """WRITE sum_y diagonal_y E_yp E_yq, for groups p and q of a part, to `out` (n,)."""
+    first, second = own[group[p]], own[group[q]]
+    if first >= 0 and first == second:
+        for i in range(n):
+            out[i] = diagonal[first, i]
+        return
+    for i in range(n):
+        out[i] = 0
+    if first >= 0 and second >= 0:
+        return
+    for y in range(E.shape[0]):
+        c = E[y, group[p]] * E[y, group[q]]
+        if c != 0:
+            for i in range(n):
+                out[i] += c * diagonal[y, i]
+
+
+@kernel
+def add_direction_weights(n, weight, first, second, out):  # type: ignore[no-untyped-def]
+    """out += sum_r weight_r first_r second_r; `weight`, `first`, `second` : (n_directions, n)."""
+    for r in range(weight.shape[0]):
+        for i in range(n):
+            out[i] += weight[r, i] * first[r, i] * second[r, i]
+
+
+@kernel
+def multiply_rows(n, x, y, out):  # type: ignore[no-untyped-def]
+    """WRITE out = x y, entry by entry."""
+    for i in range(n):
+        out[i] = x[i] * y[i]
+
+
+@reduction
+def sum_of_products(n, x, y):  # type: ignore[no-untyped-def]
+    """Return sum_i x_i y_i."""
+    total = 0.0
+    for i in range(n):
+        total += x[i] * y[i]
+    return total
+
+
+@reduction
+def sum_of_triple_products(n, x, y, z):  # type: ignore[no-untyped-def]
+    """Return sum_i x_i y_i z_i."""
+    total = 0.0
+    for i in range(n):
+        total += x[i] * y[i] * z[i]
+    return total
+
+
+@reduction
+def plain_sum(n, x):  # type: ignore[no-untyped-def]
+    """Return sum_i x_i."""
+    total = 0.0
+    for i in range(n):
+        total += x[i]
+    return total
+
+
+@read_if_present(lambda present, n, value, weight: plain_sum(n, value))
+def sum_values(present, n, value, weight):  # type: ignore[no-untyped-def]
+    """Return the weighted sum of the losses of a tile; the weights are one if `present` is absent."""
+    return sum_of_products(n, value, weight)
+
+
+@read_if_present(lambda present, n, weight, g, C: None)
+def weigh_tile(present, n, weight, g, C):  # type: ignore[no-untyped-def]
+    """Multiply score gradient and curvature by the weights of the dyads, unless `present` is absent."""
+    for y in range(g.shape[0]):
+        for i in range(n):
+            g[y, i] *= weight[i]
+            C.diagonal[y, i] *= weight[i]
+    for r in range(C.weight.shape[0]):
+        for i in range(n):
+            C.weight[r, i] *= weight[i]
 
 
 @read_if_present(lambda amount, sums, e, x: None)
 def follow(amount, sums, e, x):  # type: ignore[no-untyped-def]
     """ADD the contribution of feature e with weights x to the score offsets of its dyads."""
-    for n in range(sums.owned.start[e], sums.owned.start[e + 1]):
-        add_feature(amount, n, sums.specs.structure, x, sums.data.offset[sums.owned.order[n]])
-
-
-@kernel
-def clear(gx, M):  # type: ignore[no-untyped-def]
-    """Set gx and the upper triangle of M to zero."""
-    gx[:] = 0
-    for k in range(M.shape[0]):
-        for j in range(k, M.shape[0]):
-            M[k, j] = 0
-
-
-@kernel
-def add_sums(some_gx, some_M, gx, M):  # type: ignore[no-untyped-def]
-    """ADD the sums of a tile or a task to gx and the upper triangle of M."""
-    for k in range(gx.size):
-        gx[k] += some_gx[k]
-        for j in range(k, gx.size):
-            M[k, j] += some_M[k, j]
+    owned, offset, reference = sums.owned, sums.data.offset, sums.specs.structure.reference
+    for n in range(owned.start[e], owned.start[e + 1]):
+        for f in range(x.size):
+            offset[owned.order[n], f + (f >= reference)] += amount[n] * x[f]

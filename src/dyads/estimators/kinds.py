@@ -77,9 +77,9 @@ class LFLClassifier(_Nominal):
     l2 : float or `dyads.L2`, default None
         Strength of the penalty on latent weights, by default 6. An object ``dyads.L2(...)`` sets all strengths.
     solver : "auto", "lbfgs", "sgd", "newton", "gibbs", or an object such as ``dyads.SGD(max_iter=20)``, default "auto"
-        Solver that fits the model. "auto" is L-BFGS up to 50,000 dyads and SGD above. "lbfgs", "sgd" and "newton"
-        minimise the same objective. "gibbs" samples the posterior under the log loss, which takes longer and gives
-        better probabilities.
+        Solver that fits the model. "auto" is L-BFGS where that takes a second or two, and SGD above. "lbfgs", "sgd"
+        and "newton" minimise the same objective. "gibbs" samples the posterior under the log loss, which takes longer
+        and gives better probabilities.
     n_init : int, default 1
         Number of random restarts, of which the one with the least objective is kept.
     n_models : int, default 1

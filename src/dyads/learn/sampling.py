@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from dyads.data.dyads import Dyads
 from dyads.engine.posterior import Posterior, State
@@ -80,8 +79,7 @@ def sample(
         )
     trace: list[Progress] = []
     began = time.perf_counter()
-    # BLAS sums in an order that depends on its number of threads.
-    with threadpool_limits(1, "blas"), run.engine.bind(objective, kept) as problem:
+    with run.engine.bind(objective, kept) as problem:
         posterior = Posterior(problem)
         pairs = _watched(kept, seed)
         save = Checkpoint(checkpoint, chains, fingerprint, seed)

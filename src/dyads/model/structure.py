@@ -17,7 +17,7 @@ Only *free* labels have weights: all labels, or all but the reference, whose sco
 ``f + (f >= reference)``; ``reference == n_labels`` means that there is no reference.
 
 The functions below are kernels: scalar loops that engines compile and that also run uncompiled. They define the local
-derivative; the engine decides where to add it. Unless it says WRITE, a kernel ADDS to its last argument. Sums start
+derivative; the engine decides where to add it. Unless it says WRITE, a kernel ADDS to its last array. Sums start
 from an element of an array, because a literal zero would promote float32.
 """
 
@@ -71,12 +71,12 @@ class Structure(Protocol):
         """s += latent scores of the free labels."""
         ...
 
-    def latent_pull_row(self, a: Array, b: Array, h: Array, g: Array, ga: Array) -> None:
-        """ga += (d latent / d a)^T g."""
+    def latent_base_shared(self, a: Array, b: Array, s: Array) -> None:
+        """s += latent scores with a shared block of zeros."""
         ...
 
-    def latent_pull_col(self, a: Array, b: Array, h: Array, g: Array, gb: Array) -> None:
-        """gb += (d latent / d b)^T g."""
+    def latent_slopes(self, h: Array, g: Array, slope: Array) -> None:
+        """WRITE the latent part of `slopes`."""
         ...
 
     def latent_pull_shared(self, a: Array, b: Array, h: Array, g: Array, gh: Array) -> None:
@@ -87,16 +87,16 @@ class Structure(Protocol):
         """WRITE the label weights of the latent groups to E, from column `first` on; see `label_weights`."""
         ...
 
-    def latent_partner_row(self, b: Array, v: Array) -> None:
-        """v += the latent part of `partner_row`."""
+    def latent_partner_row(self, b: Array, v: Array, j: int) -> None:
+        """WRITE the latent part of `partner_row`; entries for biases may be overwritten."""
         ...
 
-    def latent_partner_col(self, a: Array, v: Array) -> None:
-        """v += the latent part of `partner_col`."""
+    def latent_partner_col(self, a: Array, v: Array, j: int) -> None:
+        """WRITE the latent part of `partner_col`; entries for biases may be overwritten."""
         ...
 
-    def latent_partner_shared(self, a: Array, b: Array, v: Array) -> None:
-        """v += the latent part of `partner_shared`."""
+    def latent_partner_shared(self, a: Array, b: Array, v: Array, j: int) -> None:
+        """WRITE the latent part of `partner_shared`; entries for biases may be overwritten."""
         ...
 
 
@@ -132,16 +132,11 @@ class Bilinear(NamedTuple):
                 total += a[start + f * self.rank + k] * b[start + f * self.rank + k]
             s[y] = total
 
-    def latent_pull_row(self, a: Array, b: Array, h: Array, g: Array, ga: Array) -> None:
-        start = latent_start(self)
-        for f in range(free_labels(self)):
-            gy = g[f + (f >= self.reference)]
-            for k in range(self.rank):
-                ga[start + f * self.rank + k] += gy * b[start + f * self.rank + k]
+    def latent_base_shared(self, a: Array, b: Array, s: Array) -> None:
+        latent_score(self, a, b, a, s)
 
-    def latent_pull_col(self, a: Array, b: Array, h: Array, g: Array, gb: Array) -> None:
-        # The score is symmetric in a and b.
-        latent_pull_row(self, b, a, h, g, gb)
+    def latent_slopes(self, h: Array, g: Array, slope: Array) -> None:
+        _own_slopes(self, latent_start(self), self.rank, g, slope)
 
     def latent_pull_shared(self, a: Array, b: Array, h: Array, g: Array, gh: Array) -> None:
         pass
@@ -149,13 +144,13 @@ class Bilinear(NamedTuple):
     def latent_weights(self, h: Array, first: int, E: Array) -> None:
         _own_label(self, first, E)
 
-    def latent_partner_row(self, b: Array, v: Array) -> None:
-        _same_place(self, b, v)
+    def latent_partner_row(self, b: Array, v: Array, j: int) -> None:
+        _same_place(b, v, j)
 
-    def latent_partner_col(self, a: Array, v: Array) -> None:
-        _same_place(self, a, v)
+    def latent_partner_col(self, a: Array, v: Array, j: int) -> None:
+        _same_place(a, v, j)
 
-    def latent_partner_shared(self, a: Array, b: Array, v: Array) -> None:
+    def latent_partner_shared(self, a: Array, b: Array, v: Array, j: int) -> None:
         pass
 
 
@@ -208,18 +203,18 @@ class Stereotype(NamedTuple):
             for f in range(n):
                 s[f + (f >= self.reference)] += h[n + f * self.n_terms + i] * inner
 
-    def latent_pull_row(self, a: Array, b: Array, h: Array, g: Array, ga: Array) -> None:
+    def latent_base_shared(self, a: Array, b: Array, s: Array) -> None:
+        pass
+
+    def latent_slopes(self, h: Array, g: Array, slope: Array) -> None:
         start, n = latent_start(self), free_labels(self)
         for i in range(self.n_terms):
-            first = start + i * self.rank
-            slope = g[0 + (self.reference == 0)] * h[n + i]
+            total = g[0 + (self.reference == 0)] * h[n + i]
             for f in range(1, n):
-                slope += g[f + (f >= self.reference)] * h[n + f * self.n_terms + i]
-            for k in range(self.rank):
-                ga[first + k] += slope * b[first + k]
-
-    def latent_pull_col(self, a: Array, b: Array, h: Array, g: Array, gb: Array) -> None:
-        latent_pull_row(self, b, a, h, g, gb)
+                total += g[f + (f >= self.reference)] * h[n + f * self.n_terms + i]
+            group = slope[start + i * self.rank : start + (i + 1) * self.rank]
+            for k in range(group.size):
+                group[k] = total
 
     def latent_pull_shared(self, a: Array, b: Array, h: Array, g: Array, gh: Array) -> None:
         n = free_labels(self)
@@ -234,18 +229,18 @@ class Stereotype(NamedTuple):
             for i in range(self.n_terms):
                 E[f + (f >= self.reference), first + i] = h[n + f * self.n_terms + i]
 
-    def latent_partner_row(self, b: Array, v: Array) -> None:
-        _same_place(self, b, v)
+    def latent_partner_row(self, b: Array, v: Array, j: int) -> None:
+        _same_place(b, v, j)
 
-    def latent_partner_col(self, a: Array, v: Array) -> None:
-        _same_place(self, a, v)
+    def latent_partner_col(self, a: Array, v: Array, j: int) -> None:
+        _same_place(a, v, j)
 
-    def latent_partner_shared(self, a: Array, b: Array, v: Array) -> None:
+    def latent_partner_shared(self, a: Array, b: Array, v: Array, j: int) -> None:
         n = free_labels(self)
         for i in range(self.n_terms):
             inner = _basis(self, a, b, i)
             for f in range(n):
-                v[n + f * self.n_terms + i] += inner
+                v[n + f * self.n_terms + i, j] = inner
 
 
 def _basis(spec: Stereotype, a: Array, b: Array, i: int) -> Any:
@@ -294,15 +289,17 @@ class Diagonal(NamedTuple):
                 total += h[n + f * self.rank + k] * (a[start + k] * b[start + k])
             s[y] = total
 
-    def latent_pull_row(self, a: Array, b: Array, h: Array, g: Array, ga: Array) -> None:
-        start, n = latent_start(self), free_labels(self)
-        for f in range(n):
-            gy = g[f + (f >= self.reference)]
-            for k in range(self.rank):
-                ga[start + k] += gy * h[n + f * self.rank + k] * b[start + k]
+    def latent_base_shared(self, a: Array, b: Array, s: Array) -> None:
+        pass
 
-    def latent_pull_col(self, a: Array, b: Array, h: Array, g: Array, gb: Array) -> None:
-        latent_pull_row(self, b, a, h, g, gb)
+    def latent_slopes(self, h: Array, g: Array, slope: Array) -> None:
+        n, latent = free_labels(self), slope[latent_start(self) :]
+        for k in range(latent.size):
+            latent[k] = 0
+        for f in range(n):
+            gy, weights = g[f + (f >= self.reference)], h[n + f * self.rank : n + (f + 1) * self.rank]
+            for k in range(latent.size):
+                latent[k] += gy * weights[k]
 
     def latent_pull_shared(self, a: Array, b: Array, h: Array, g: Array, gh: Array) -> None:
         start, n = latent_start(self), free_labels(self)
@@ -317,17 +314,17 @@ class Diagonal(NamedTuple):
             for k in range(self.rank):
                 E[f + (f >= self.reference), first + k] = h[n + f * self.rank + k]
 
-    def latent_partner_row(self, b: Array, v: Array) -> None:
-        _same_place(self, b, v)
+    def latent_partner_row(self, b: Array, v: Array, j: int) -> None:
+        _same_place(b, v, j)
 
-    def latent_partner_col(self, a: Array, v: Array) -> None:
-        _same_place(self, a, v)
+    def latent_partner_col(self, a: Array, v: Array, j: int) -> None:
+        _same_place(a, v, j)
 
-    def latent_partner_shared(self, a: Array, b: Array, v: Array) -> None:
+    def latent_partner_shared(self, a: Array, b: Array, v: Array, j: int) -> None:
         start, n = latent_start(self), free_labels(self)
         for f in range(n):
             for k in range(self.rank):
-                v[n + f * self.rank + k] += a[start + k] * b[start + k]
+                v[n + f * self.rank + k, j] = a[start + k] * b[start + k]
 
 
 class Directed(NamedTuple):
@@ -360,33 +357,17 @@ class Directed(NamedTuple):
         for f in range(free_labels(self)):
             y = f + (f >= self.reference)
             total = s[y]
-            if self.n_bias == 2:
-                total += a[f] + b[free_labels(self) + f]
             for k in range(f * self.rank, (f + 1) * self.rank):
                 total += a[out + k] * b[out + size + k] + a[out + 2 * size + k] * b[out + 2 * size + k]
             s[y] = total
 
-    def latent_pull_row(self, a: Array, b: Array, h: Array, g: Array, ga: Array) -> None:
-        if self.n_bias == 2:
-            _pull_bias(self, g, 0, ga)
-        out = self.n_bias * free_labels(self)
-        size = free_labels(self) * self.rank
-        for f in range(free_labels(self)):
-            gy = g[f + (f >= self.reference)]
-            for k in range(f * self.rank, (f + 1) * self.rank):
-                ga[out + k] += gy * b[out + size + k]
-                ga[out + 2 * size + k] += gy * b[out + 2 * size + k]
+    def latent_base_shared(self, a: Array, b: Array, s: Array) -> None:
+        latent_score(self, a, b, a, s)
 
-    def latent_pull_col(self, a: Array, b: Array, h: Array, g: Array, gb: Array) -> None:
-        if self.n_bias == 2:
-            _pull_bias(self, g, free_labels(self), gb)
-        out = self.n_bias * free_labels(self)
-        size = free_labels(self) * self.rank
-        for f in range(free_labels(self)):
-            gy = g[f + (f >= self.reference)]
-            for k in range(f * self.rank, (f + 1) * self.rank):
-                gb[out + size + k] += gy * a[out + k]
-                gb[out + 2 * size + k] += gy * a[out + 2 * size + k]
+    def latent_slopes(self, h: Array, g: Array, slope: Array) -> None:
+        n = free_labels(self)
+        for role in range(3):
+            _own_slopes(self, (self.n_bias + role * self.rank) * n, self.rank, g, slope)
 
     def latent_pull_shared(self, a: Array, b: Array, h: Array, g: Array, gh: Array) -> None:
         pass
@@ -396,25 +377,23 @@ class Directed(NamedTuple):
         for role in range(3):
             _own_label(self, first + role * n, E)
 
-    def latent_partner_row(self, b: Array, v: Array) -> None:
-        if self.n_bias == 2:
-            _one_each(self, 0, v)
+    def latent_partner_row(self, b: Array, v: Array, j: int) -> None:
         out = self.n_bias * free_labels(self)
         size = free_labels(self) * self.rank
         for k in range(size):
-            v[out + k] += b[out + size + k]
-            v[out + 2 * size + k] += b[out + 2 * size + k]
+            v[out + k, j] = b[out + size + k]
+            v[out + size + k, j] = 0
+            v[out + 2 * size + k, j] = b[out + 2 * size + k]
 
-    def latent_partner_col(self, a: Array, v: Array) -> None:
-        if self.n_bias == 2:
-            _one_each(self, free_labels(self), v)
+    def latent_partner_col(self, a: Array, v: Array, j: int) -> None:
         out = self.n_bias * free_labels(self)
         size = free_labels(self) * self.rank
         for k in range(size):
-            v[out + size + k] += a[out + k]
-            v[out + 2 * size + k] += a[out + 2 * size + k]
+            v[out + k, j] = 0
+            v[out + size + k, j] = a[out + k]
+            v[out + 2 * size + k, j] = a[out + 2 * size + k]
 
-    def latent_partner_shared(self, a: Array, b: Array, v: Array) -> None:
+    def latent_partner_shared(self, a: Array, b: Array, v: Array, j: int) -> None:
         pass
 
 
@@ -449,41 +428,97 @@ def latent_start(spec: Structure) -> int:
     return free_labels(spec) if spec.n_bias == 1 else 0
 
 
+def col_bias(spec: Structure) -> int:
+    """Return the index of a column's first bias in its block: with two biases a node's bias as a column is second."""
+    return free_labels(spec) if spec.n_bias == 2 else 0
+
+
 def score(spec: Structure, a: Array, b: Array, h: Array, s: Array) -> None:
     """s += scores of the dyad with blocks a, b and shared block h; s : (n_labels,)."""
+    first = col_bias(spec)
     for f in range(free_labels(spec)):
         y = f + (f >= spec.reference)
         total = s[y] + h[f]
-        if spec.n_bias == 1:
-            total += a[f] + b[f]
+        if spec.n_bias:
+            total += a[f] + b[first + f]
         s[y] = total
     latent_score(spec, a, b, h, s)
 
 
-def pull_row(spec: Structure, a: Array, b: Array, h: Array, g: Array, ga: Array) -> None:
-    """ga += (d s / d a)^T g."""
-    if spec.n_bias == 1:
-        _pull_bias(spec, g, 0, ga)
-    latent_pull_row(spec, a, b, h, g, ga)
+def base_row(spec: Structure, b: Array, h: Array, s: Array, j: int) -> None:
+    """s[:, j] += scores of a dyad whose row has a block of zeros: the part that does not depend on the row."""
+    _add_bias(spec, h, 0, s, j)
+    if spec.n_bias:
+        _add_bias(spec, b, col_bias(spec), s, j)
 
 
-def pull_col(spec: Structure, a: Array, b: Array, h: Array, g: Array, gb: Array) -> None:
-    """gb += (d s / d b)^T g."""
-    if spec.n_bias == 1:
-        _pull_bias(spec, g, 0, gb)
-    latent_pull_col(spec, a, b, h, g, gb)
+def base_col(spec: Structure, a: Array, h: Array, s: Array, j: int) -> None:
+    """s[:, j] += scores of a dyad whose column has a block of zeros."""
+    _add_bias(spec, h, 0, s, j)
+    if spec.n_bias:
+        _add_bias(spec, a, 0, s, j)
+
+
+def base_shared(spec: Structure, a: Array, b: Array, s: Array, j: int) -> None:
+    """s[:, j] += scores of a dyad whose shared block is zero."""
+    if spec.n_bias:
+        _add_bias(spec, a, 0, s, j)
+        _add_bias(spec, b, col_bias(spec), s, j)
+    latent_base_shared(spec, a, b, s[:, j])
+
+
+def _add_bias(spec: Structure, x: Array, start: int, s: Array, j: int) -> None:
+    """s[:, j] += the biases of the free labels, entries start, start + 1, ... of x."""
+    for f in range(free_labels(spec)):
+        s[f + (f >= spec.reference), j] += x[start + f]
+
+
+def slopes(spec: Structure, h: Array, g: Array, slope: Array) -> None:
+    """WRITE slope_k = sum_y E[y, group of k] g_y for every entry k of an entity's block; see `label_weights`.
+
+    The gradient by entry k is slope_k v_k. Slopes are the same for a row and a column, only the factors v differ.
+    """
+    for role in range(spec.n_bias):
+        for f in range(free_labels(spec)):
+            slope[role * free_labels(spec) + f] = g[f + (f >= spec.reference)]
+    latent_slopes(spec, h, g, slope)
+
+
+def _own_slopes(spec: Structure, start: int, width: int, g: Array, slope: Array) -> None:
+    """WRITE g of each free label to its group of `width` entries; the first group starts at entry `start`."""
+    for f in range(free_labels(spec)):
+        gy = g[f + (f >= spec.reference)]
+        group = slope[start + f * width : start + (f + 1) * width]
+        for k in range(group.size):
+            group[k] = gy
+
+
+def pull_row(spec: Structure, b: Array, h: Array, g: Array, slope: Array, v: Array, ga: Array) -> None:
+    """ga += (d s / d a)^T g; `slope` : (size,), `v` : (size, 1) scratch."""
+    slopes(spec, h, g, slope)
+    partner_row(spec, b, v, 0)
+    for k in range(ga.size):
+        ga[k] += slope[k] * v[k, 0]
+
+
+def pull_col(spec: Structure, a: Array, h: Array, g: Array, slope: Array, v: Array, gb: Array) -> None:
+    """gb += (d s / d b)^T g; `slope` : (size,), `v` : (size, 1) scratch."""
+    slopes(spec, h, g, slope)
+    partner_col(spec, a, v, 0)
+    for k in range(gb.size):
+        gb[k] += slope[k] * v[k, 0]
 
 
 def pull_shared(spec: Structure, a: Array, b: Array, h: Array, g: Array, gh: Array) -> None:
     """gh += (d s / d h)^T g."""
-    _pull_bias(spec, g, 0, gh)
+    _pull_bias(spec, g, gh)
     latent_pull_shared(spec, a, b, h, g, gh)
 
 
-def _pull_bias(spec: Structure, g: Array, start: int, out: Array) -> None:
-    """out += g of the free labels, from entry `start` on."""
+def _pull_bias(spec: Structure, g: Array, out: Array) -> None:
+    """out += g of the free labels, in its first entries."""
     for f in range(free_labels(spec)):
-        out[start + f] += g[f + (f >= spec.reference)]
+        out[f] += g[f + (f >= spec.reference)]
 
 
 def _own_label(spec: Structure, first: int, E: Array) -> None:
@@ -492,16 +527,18 @@ def _own_label(spec: Structure, first: int, E: Array) -> None:
         E[f + (f >= spec.reference), first + f] = 1
 
 
-def _same_place(spec: Structure, other: Array, v: Array) -> None:
-    """v += the partner's latent weights: each entry is multiplied by the partner's entry of the same index."""
-    for k in range(latent_start(spec), other.size):
-        v[k] += other[k]
+def _same_place(other: Array, v: Array, j: int) -> None:
+    """WRITE the partner's latent weights: each entry is multiplied by the partner's entry of the same index."""
+    # Biases too: a copy of all entries is faster than one of most of them.
+    for k in range(other.size):
+        v[k, j] = other[k]
 
 
-def _one_each(spec: Structure, start: int, v: Array) -> None:
-    """v += 1 for the biases of all free labels, from entry `start` on."""
-    for f in range(free_labels(spec)):
-        v[start + f] += 1
+def _bias_factors(spec: Structure, n_bias: int, start: int, v: Array, j: int) -> None:
+    """WRITE the factors of a block's `n_bias` biases per free label: one from entry `start` on, zero for the others."""
+    n = free_labels(spec)
+    for k in range(n_bias * n):
+        v[k, j] = start <= k < start + n
 
 
 def label_weights(spec: Structure, h: Array, E: Array) -> None:
@@ -530,36 +567,34 @@ def shared_label_weights(spec: Structure, E: Array) -> None:
         _own_label(spec, first, E)
 
 
-def partner_row(spec: Structure, b: Array, v: Array) -> None:
-    """v += the factor v_k by which the column multiplies entry k of a row's block; see `label_weights`."""
-    if spec.n_bias == 1:
-        _one_each(spec, 0, v)
-    latent_partner_row(spec, b, v)
+def partner_row(spec: Structure, b: Array, v: Array, j: int) -> None:
+    """WRITE v[k, j] = the factor v_k by which the column multiplies entry k of a row's block; see `label_weights`."""
+    latent_partner_row(spec, b, v, j)
+    _bias_factors(spec, spec.n_bias, 0, v, j)
 
 
-def partner_col(spec: Structure, a: Array, v: Array) -> None:
-    """v += the factor v_k by which the row multiplies entry k of a column's block."""
-    if spec.n_bias == 1:
-        _one_each(spec, 0, v)
-    latent_partner_col(spec, a, v)
+def partner_col(spec: Structure, a: Array, v: Array, j: int) -> None:
+    """WRITE v[k, j] = the factor v_k by which the row multiplies entry k of a column's block."""
+    latent_partner_col(spec, a, v, j)
+    _bias_factors(spec, spec.n_bias, col_bias(spec), v, j)
 
 
-def partner_shared(spec: Structure, a: Array, b: Array, v: Array) -> None:
-    """v += the factor v_k by which row and column multiply entry k of the shared block."""
-    _one_each(spec, 0, v)
-    latent_partner_shared(spec, a, b, v)
+def partner_shared(spec: Structure, a: Array, b: Array, v: Array, j: int) -> None:
+    """WRITE v[k, j] = the factor v_k by which row and column multiply entry k of the shared block."""
+    latent_partner_shared(spec, a, b, v, j)
+    _bias_factors(spec, 1, 0, v, j)
 
 
 def latent_score(spec: Structure, a: Array, b: Array, h: Array, s: Array) -> None:
     spec.latent_score(a, b, h, s)
 
 
-def latent_pull_row(spec: Structure, a: Array, b: Array, h: Array, g: Array, ga: Array) -> None:
-    spec.latent_pull_row(a, b, h, g, ga)
+def latent_base_shared(spec: Structure, a: Array, b: Array, s: Array) -> None:
+    spec.latent_base_shared(a, b, s)
 
 
-def latent_pull_col(spec: Structure, a: Array, b: Array, h: Array, g: Array, gb: Array) -> None:
-    spec.latent_pull_col(a, b, h, g, gb)
+def latent_slopes(spec: Structure, h: Array, g: Array, slope: Array) -> None:
+    spec.latent_slopes(h, g, slope)
 
 
 def latent_pull_shared(spec: Structure, a: Array, b: Array, h: Array, g: Array, gh: Array) -> None:
@@ -570,16 +605,16 @@ def latent_weights(spec: Structure, h: Array, first: int, E: Array) -> None:
     spec.latent_weights(h, first, E)
 
 
-def latent_partner_row(spec: Structure, b: Array, v: Array) -> None:
-    spec.latent_partner_row(b, v)
+def latent_partner_row(spec: Structure, b: Array, v: Array, j: int) -> None:
+    spec.latent_partner_row(b, v, j)
 
 
-def latent_partner_col(spec: Structure, a: Array, v: Array) -> None:
-    spec.latent_partner_col(a, v)
+def latent_partner_col(spec: Structure, a: Array, v: Array, j: int) -> None:
+    spec.latent_partner_col(a, v, j)
 
 
-def latent_partner_shared(spec: Structure, a: Array, b: Array, v: Array) -> None:
-    spec.latent_partner_shared(a, b, v)
+def latent_partner_shared(spec: Structure, a: Array, b: Array, v: Array, j: int) -> None:
+    spec.latent_partner_shared(a, b, v, j)
 
 
 def build(name: str, n_labels: int, reference: int, bias: bool, rank: int, n_terms: int | None) -> Structure:
@@ -610,13 +645,18 @@ def is_undirected(kind: Any, one_set: bool) -> bool:
 
 
 COMPOSED = (
-    free_labels, latent_start, score, pull_row, pull_col, pull_shared, _pull_bias, _basis,
-    label_weights, shared_label_weights, partner_row, partner_col, partner_shared, _own_label, _one_each, _same_place,
+    free_labels, latent_start, col_bias, score, base_row, base_col, base_shared, _add_bias,
+    slopes, _own_slopes, pull_row, pull_col, pull_shared, _pull_bias,
+    label_weights, shared_label_weights, partner_row, partner_col, partner_shared,
+    _own_label, _bias_factors, _same_place,
 )  # fmt: skip
 """Kernels shared by all structures; an engine compiles them as they are."""
 
+SUMS = (_basis,)
+"""Kernels that return a sum; an engine may add its terms in any order."""
+
 DISPATCHED = (
-    latent_score, latent_pull_row, latent_pull_col, latent_pull_shared,
+    latent_score, latent_base_shared, latent_slopes, latent_pull_shared,
     latent_weights, latent_partner_row, latent_partner_col, latent_partner_shared,
 )  # fmt: skip
 """Kernels that each structure implements; an engine resolves them by the type of ``spec``."""
