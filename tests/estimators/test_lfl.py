@@ -399,12 +399,17 @@ def test_warnings_point_at_the_users_line():
         assert caught[0].filename == __file__
 
 
-def test_auto_chooses_the_solver_by_size():
-    X, y = ratings()
-    assert LFLClassifier(rank=1).fit(X, y).solver_ == "lbfgs"
+def test_auto_chooses_the_solver_by_dyads_labels_and_rank():
     rng = np.random.default_rng(0)
-    many = np.column_stack([rng.integers(0, 50, 60_000), rng.integers(0, 40, 60_000)])
-    assert LFLClassifier(rank=1).fit(many, rng.integers(0, 2, 60_000)).solver_ == "sgd"
+    X, y = rng.integers(0, 40, (60_000, 2)), rng.integers(0, 6, 60_000)
+    for n, n_labels, rank, expected in (
+        (15_000, 2, 2, "lbfgs"),
+        (60_000, 2, 2, "sgd"),
+        (15_000, 2, 120, "sgd"),
+        (15_000, 6, 20, "sgd"),
+    ):
+        model = LFLClassifier(rank=rank, random_state=0).fit(X[:n], y[:n] % n_labels)
+        assert model.solver_ == expected
 
 
 def test_not_converging_is_a_warning_and_readable():

@@ -80,7 +80,7 @@ def test_weights_have_mean_one_and_are_clipped():
 
 
 def test_a_seed_gives_the_same_propensities_also_by_sgd(world, monkeypatch):
-    monkeypatch.setattr("dyads.learn.training.FULL_BATCH_DYADS", 10)
+    monkeypatch.setattr("dyads.learn.training.FULL_BATCH_WORK", 10)
     X, _, test, _ = world
     ages = pd.DataFrame({"row": np.arange(120), "age": np.arange(120) % 7})
     found = [propensity.from_features(X[test], row_features=ages, random_state=3) for _ in range(2)]

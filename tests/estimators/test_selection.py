@@ -10,10 +10,12 @@ import pytest
 from sklearn.model_selection import KFold
 
 import dyads
-from dyads import LBFGS, LFLClassifier, LFLClassifierCV, LFLOrdinal, LFLOrdinalCV
+from dyads import LBFGS, SGD, LFLClassifier, LFLClassifierCV, LFLOrdinal, LFLOrdinalCV
 from dyads.datasets.synthetic import make_nominal
 from dyads.errors import InputError, VanishedWarning
+from dyads.estimators import lfl, selection
 from dyads.estimators.baselines import Marginals
+from dyads.estimators.lfl import LFL
 from dyads.estimators.selection import predictors_of, shortfall, turned, vanishing_l2
 from dyads.model.loss import Squared
 from dyads.report.pictures import plot_cv_curve
@@ -153,7 +155,7 @@ def test_penalties_are_chosen_without_a_number_from_the_user():
     train, test = data.split(0.6)
     search = LFLClassifierCV(rank=2, random_state=0).fit(train.X, train.y)
     results = search.cv_results_
-    assert len(results["params"]) == len(results["mean_test_score"]) == 7
+    assert len(results["params"]) == len(results["mean_test_score"]) <= 5
     assert search.best_params_ == results["params"][search.best_index_]
     assert results["rank_test_score"][search.best_index_] == 1
     assert {"split0_test_score", "split2_test_score", "std_test_score", "param_l2__latent"} <= results.keys()
@@ -168,6 +170,64 @@ def test_penalties_are_chosen_without_a_number_from_the_user():
     assert axes.get_xscale() == "log"
 
 
+@pytest.mark.parametrize("width", [4.0, *(pytest.param(width, marks=pytest.mark.slow) for width in (2.0, 8.0))])
+def test_a_search_finds_what_all_values_on_all_folds_would(monkeypatch, width):
+    data = make_nominal(n=60, rank=2, width=width, random_state=1)
+    common, steps = {"rank": 2, "random_state": 0, "solver": LBFGS(max_iter=60)}, []
+    search = LFLClassifierCV(**common).fit(data.X, data.y, callback=lambda *step: steps.append(step))
+    top = vanishing_l2(LFLClassifier(**common), data.X, data.y)
+    monkeypatch.setattr(selection, "FINALISTS", 7)
+    monkeypatch.setattr(selection, "CLEARLY_WORSE", 1e9)
+    grid = {"l2__latent": [float(f"{share * top:.3g}") for share in selection.SHARES]}
+    every = LFLClassifierCV(grid=grid, **common).fit(data.X, data.y)
+    assert np.isfinite([every.cv_results_[f"split{k}_test_score"] for k in range(3)]).all()
+    assert len(every.cv_results_["params"]) == 7
+    assert search.best_params_ == every.best_params_
+    assert search.best_score_ == pytest.approx(every.best_score_, abs=1e-3), "warm starts differ"
+    assert len(steps) <= 9
+    assert steps[-1][0] == steps[-1][1] == len(steps)
+
+
+@pytest.mark.parametrize(("clearly", "n_judged"), [(2.0, None), (1e9, 3), (0.0, 1)])
+def test_only_the_best_of_the_first_fold_are_judged_on_the_others(monkeypatch, clearly, n_judged):
+    monkeypatch.setattr(selection, "CLEARLY_WORSE", clearly)
+    data = make_nominal(n=60, rank=2, width=2.0, random_state=1)
+    grid = {"l2__latent": [0.01, 1.0, 1.2, 1.4, 100.0, 1000.0, 1e4, 1e5, 1e6]}
+    search = LFLClassifierCV(2, grid=grid, solver=LBFGS(max_iter=60), random_state=0).fit(data.X, data.y)
+    results = search.cv_results_
+    scores = np.array([results[f"split{k}_test_score"] for k in range(3)])
+    judged = np.isfinite(scores).all(axis=0)
+    assert np.isfinite(scores[0]).all(), "every value is tried"
+    assert scores[0, judged].min() > scores[0, ~judged].max()
+    assert judged.sum() <= 3 if n_judged is None else judged.sum() == n_judged
+    np.testing.assert_allclose(results["mean_test_score"][judged], scores[:, judged].mean(axis=0))
+    # The others are as far below these, on average over folds, as they are on the first fold.
+    below = results["mean_test_score"][judged].mean() - results["mean_test_score"][~judged]
+    np.testing.assert_allclose(below, scores[0, judged].mean() - scores[0, ~judged])
+    assert results["rank_test_score"][judged].max() < results["rank_test_score"][~judged].min()
+    assert results["mean_test_score"][search.best_index_] == search.best_score_ == results["mean_test_score"].max()
+
+
+def test_folds_are_fitted_by_the_solver_of_the_final_fit(monkeypatch):
+    used = []
+
+    def by_size(objective, n):
+        return LBFGS(max_iter=3) if n < len(X) else SGD(max_iter=3)
+
+    def fit(model, *data):
+        LFL.fit(model, *data)
+        used.append((len(data[1]), model.solver_))
+        return model
+
+    monkeypatch.setattr(selection, "auto_solver", by_size)
+    monkeypatch.setattr(lfl, "auto_solver", by_size)
+    monkeypatch.setattr(LFLClassifier, "fit", fit)
+    LFLClassifierCV(1, cv=2, random_state=0).fit(X, Y)
+    sizes, solvers = zip(*used, strict=True)
+    assert min(sizes) < len(X) == max(sizes)
+    assert set(solvers) == {"sgd"}
+
+
 def test_ranks_structures_and_penalties_of_features_are_chosen_too():
     stars = 1 + np.searchsorted(["maybe", "no", "yes"], Y)
     common = {"solver": LBFGS(max_iter=20), **WITH}
@@ -175,9 +235,19 @@ def test_ranks_structures_and_penalties_of_features_are_chosen_too():
     steps = []
     search = LFLOrdinalCV(grid=grid, n_jobs=2, **common)
     search.fit(X, stars, callback=lambda done, planned: steps.append((done, planned)))
-    assert steps == [(i, 57) for i in range(1, 58)]
+    assert [done for done, _ in steps] == list(range(1, len(steps) + 1))
+    assert (
+        steps[0][1]
+        >= steps[-1][1]
+        == len(steps)
+        == np.isfinite([search.cv_results_[f"split{k}_test_score"] for k in range(3)]).sum()
+    )
     assert {"rank", "structure", "l2__side"} <= set(search.best_params_)
-    assert len(search.cv_results_["params"]) == 2 * 5 + 2 * 2 + 5
+    tried = [
+        tuple(params.get(name) for name in (*grid, "l2__bias", "l2__side")) for params in search.cv_results_["params"]
+    ]
+    assert {(l2, 1, kind, None, None) for l2 in (1.0, 10.0) for kind in (None, "bilinear")} <= set(tried)
+    assert len(set(tried)) == len(tried) <= 2 * 4 + 2 * 2 + 4
     assert search.predict_mean(X[:3]).shape == (3,)
     again = LFLOrdinalCV(grid=grid, **common).fit(X, stars)
     np.testing.assert_array_equal(search.cv_results_["mean_test_score"], again.cv_results_["mean_test_score"])
@@ -218,7 +288,7 @@ def test_strengths_that_are_given_are_not_chosen():
 def test_only_penalties_that_apply_are_searched():
     side = WITH["features"]
     tried = LFLClassifierCV(0, bias=False, features=side, cv=2).fit(X, Y).cv_results_["params"]
-    assert [sorted(params) for params in tried] == [[], *[["l2__side"]] * 5]
+    assert [sorted(params) for params in tried] == [[], *[["l2__side"]] * 4]
     tried = LFLClassifierCV(1, l2=dyads.L2(row=1.0, col=2.0), cv=2).fit(X, Y).cv_results_["params"]
     assert tried == [{}]
 
