@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Real data for benchmarks, where it lies beside the checkout.
 export DYADS_DATA ?= $(wildcard $(CURDIR)/../shared/data)
 
-.PHONY: demo docs test test-slow lint types contracts check golden fuzz bench bench-posterior rivals accuracy reproduce reproduce-posterior clean
+.PHONY: demo docs test test-slow lint types contracts check golden fuzz bench bench-posterior speed rivals accuracy reproduce reproduce-posterior clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dyads demo --force
@@ -55,13 +55,17 @@ bench: $(VENV)/.installed
 bench-posterior: $(VENV)/.installed
 	$(BIN)/python benchmarks/posterior.py
 
+# Speed beside C++ and other libraries: some minutes. BASE=<checkout> compares sweeps, RIVALS=1 runs other libraries again.
+speed: $(VENV)/.installed
+	$(BIN)/python benchmarks/speed.py $(if $(BASE),--base $(BASE)) $(if $(RIVALS),--rivals)
+
 # Other libraries on the same splits, in environments of their own: no dependency of anything else.
 accuracy: $(VENV)/.installed
 	$(BIN)/python benchmarks/accuracy.py
 
 rivals:
 	$(PYTHON) -m venv benchmarks/.rivals
-	benchmarks/.rivals/bin/python -m pip install --quiet --requirement benchmarks/rivals/requirements.txt
+	CFLAGS="-O3 -march=native -DUSEAVX -DUSEOMP -fopenmp" benchmarks/.rivals/bin/python -m pip install --quiet --no-cache-dir --requirement benchmarks/rivals/requirements.txt
 	$(PYTHON) -m venv benchmarks/.rivals-graphs
 	benchmarks/.rivals-graphs/bin/python -m pip install --quiet --requirement benchmarks/rivals/requirements-graphs.txt
 

@@ -1,4 +1,4 @@
-"""Speed, memory and start-up of the core on real data: `make bench`. Accuracy is in ``experiments/``.
+"""Memory and start-up of the core on real data: `make bench`. Accuracy is in ``experiments/``, speed in speed.py.
 
 Each measurement runs in a process of its own and is printed and kept in ``benchmarks/results/``. What needs data that
 are neither in the folder `DYADS_DATA` nor to be had from their publisher is skipped, and said so.
@@ -8,7 +8,6 @@ import json
 import os
 import platform
 import resource
-import statistics
 import subprocess
 import sys
 import warnings
@@ -16,22 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dyads import CPU, SGD
+from dyads import SGD
 from dyads.errors import MissingDataError
-
-
-def sgd_speed():
-    """ML-1M, rank 5, five labels, SGD on one core: seconds per million dyads and epoch, median of 8 epochs."""
-    from dyads import LFLClassifier
-    from dyads.datasets.published import movielens_1m
-
-    data, seconds = movielens_1m(), {}
-    for n_jobs in (1, 2):
-        model = LFLClassifier(rank=5, solver=SGD(max_iter=10, tol=0.0), engine=CPU(n_jobs), random_state=0)
-        model.fit(data.X, data.y)
-        epochs = np.diff(model.trace_["seconds"])[1:] / (len(data.y) / 1e6)
-        seconds[n_jobs] = float(statistics.median(epochs))
-    return {"one core": round(seconds[1], 3), "two threads": round(seconds[2], 3), "at most": 0.25}
 
 
 def memory():
@@ -84,6 +69,8 @@ print(json.dumps({"import dyads": round(imported, 3), sys.argv[1] + ", first ite
 def rounded(value):
     if isinstance(value, dict):
         return {key: rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [rounded(item) for item in value]
     return round(value, 4) if isinstance(value, float) else value
 
 
@@ -122,5 +109,5 @@ def main(measurements, script):
 
 
 if __name__ == "__main__":
-    own = (sgd_speed, memory, start_up)
+    own = (memory, start_up)
     main({f.__name__: f for f in own} | ({"peak_of_a_fit": peak_of_a_fit} if len(sys.argv) > 1 else {}), __file__)
