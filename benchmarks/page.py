@@ -59,8 +59,9 @@ def goal_table(results):
     for kind, rows in results.get("ratios", {}).items():
         for rank, row in rows.items():
             lines.append((f"{kind}, rank {rank}: dyads / C++", f"{row['ratio']:.2f}", ASKED_RATIOS[kind][int(rank)]))
-    for method, row in results.get("objective", {}).items():
-        measured = f"{row['seconds']:.1f} s ({row['above the best']:.2%} above it)"
+    for method, solvers in results.get("objective", {}).items():
+        fastest = min((row for key, row in solvers.items() if key != "best"), key=lambda row: row["seconds"])
+        measured = f"{fastest['seconds']:.1f} s ({fastest['above the best']:.2%} above it)"
         lines.append((f"ML-1M, `{method}`: to within 0.1% of the best objective", measured, "1.5 s"))
     if "error" in results:
         lines += error_goals(results["error"])

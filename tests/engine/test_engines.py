@@ -1,6 +1,7 @@
 """Laws of every engine: value, gradient, symmetries, solvers, SGD; and that nothing depends on who computes what."""
 
 import dataclasses
+import gc
 import math
 import tracemalloc
 
@@ -270,7 +271,8 @@ def test_answers_of_many_models_take_little_more_memory_than_the_result():
     nothing = np.zeros(len(rows) + 1, np.int64), np.zeros(0, np.int64)
     query = Query(rows, np.arange(dyads.n_cols), 1, np.arange(4.0), 0, nothing)
     for answer in (lambda: (CPU(2).scores(models, pairs),), lambda: CPU(2).top(models, query)):
-        size = sum(result.nbytes for result in answer())
+        size = sum(result.nbytes for result in answer())  # Compiles, which takes memory of its own.
+        gc.collect()
         tracemalloc.start()
         answer()
         peak = tracemalloc.get_traced_memory()[1]
@@ -448,6 +450,21 @@ def test_an_epoch_visits_every_dyad_once(engine, structure, monkeypatch):
         met = sgd.epoch(0.0, 0, 0)
         assert met == pytest.approx(problem.value(before.astype(float)), rel=1e-5)
     assert (sgd.theta() == before).all()
+
+
+@pytest.mark.parametrize("structure", FEW, ids=repr)
+def test_sgd_by_tiles_takes_the_steps_of_one_dyad_after_the_other(structure, interpreted, monkeypatch):
+    """The dyads of a tile share no entity, so their steps do not change each other's scores."""
+    monkeypatch.setattr(passes, "SHARED_BATCH", 10**6)
+    dyads = dyads_for(structure, n=300, n_rows=12, n_cols=12)
+    objective, states = make_objective(structure, Log(), dyads), []
+    for n_lanes in (1, passes.LANES):
+        monkeypatch.setattr(passes, "LANES", n_lanes)
+        with interpreted(), CPU(1).bind(objective, dyads) as problem:
+            sgd = problem.descent(random_theta(objective))
+            sgd.epoch(0.5, 0, 0)
+            states.append(sgd.snapshot())
+    np.testing.assert_allclose(*states, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("structure", STRUCTURES, ids=repr)

@@ -80,7 +80,7 @@ def test_both_solvers_minimise_the_same_objective():
     for scaling, l2 in (("none", 1.0), ("inverse_sqrt", 5.0), ("count", 0.01)):
         common = {"rank": 2, "l2": L2(latent=l2, bias=l2, scaling=scaling), "random_state": 0, "n_init": 3}
         batch = LFLClassifier(solver="lbfgs", **common).fit(data.X, data.y)
-        steps = LFLClassifier(solver=SGD(max_iter=400, tol=1e-5), **common).fit(data.X, data.y)
+        steps = LFLClassifier(solver=SGD(max_iter=100), **common).fit(data.X, data.y)
         assert steps.objective_ == pytest.approx(batch.objective_, rel=0.02)
         difference = np.abs(steps.predict_proba(data.X) - batch.predict_proba(data.X)).mean()
         assert difference < 0.05

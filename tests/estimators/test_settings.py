@@ -43,6 +43,7 @@ CHANGES = {
     "l2__scaling": "count",
     "solver__max_iter": 1,
     "solver__tol": 10.0,
+    "solver__epochs": 3,
     "solver__learning_rate": 0.1,
     "solver__sweeps": 7,
     "solver__chains": 2,

@@ -186,7 +186,7 @@ def test_memory_stays_flat():
     rng = np.random.default_rng(0)
     n = 20_000
     X = np.column_stack([np.arange(n), np.arange(n)])
-    model = LFLClassifier(rank=1, solver=SGD(max_iter=1, tol=0.0)).fit(X, rng.integers(0, 2, n))
+    model = LFLClassifier(rank=1, solver=SGD(max_iter=1)).fit(X, rng.integers(0, 2, n))
     model.recommend(np.arange(2), n=3)
     tracemalloc.start()
     model.recommend(np.arange(50), n=3, by=1)

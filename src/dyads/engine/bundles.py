@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dyads.data.dyads import Dyads
-from dyads.engine.compiled import inlined, jitable, read_if_present, tile_of_one
+from dyads.engine.compiled import inlined, jitable, read_if_present, stack_array
 
 Array = np.ndarray[Any, Any]
 
@@ -133,8 +133,8 @@ class LabelWork(NamedTuple):
 @inlined
 def label_work(n_labels, like):  # type: ignore[no-untyped-def]
     """Return the scratch arrays for dyads with `n_labels` labels, in the precision of `like`."""
-    s, g = tile_of_one(n_labels, like), tile_of_one(n_labels, like)
-    return LabelWork(s, g, s[:, 0], g[:, 0], tile_of_one(1, like)[0], tile_of_one(1, like)[0])
+    s, g = stack_array(n_labels, 1, like), stack_array(n_labels, 1, like)
+    return LabelWork(s, g, s[:, 0], g[:, 0], stack_array(1, 1, like)[0], stack_array(1, 1, like)[0])
 
 
 class BlockWork(NamedTuple):

@@ -120,7 +120,7 @@ def kernel(function: Callable[..., Any]) -> Any:
     """Compile a pass over dyads: without the GIL, cached on disk, specialised by the types of specs and arrays.
 
     A kernel allocates no heap memory, so it needs no reference counting: its scratch arrays are arguments or lie on the
-    stack (`tile_of_one`).
+    stack (`stack_array`).
     """
     compiled = numba.njit(nogil=True, **OPTIONS)(function)
     try:
@@ -209,32 +209,33 @@ def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def tile_of_one(n: int, like: Array) -> Array:
-    """Return an uninitialised array (n, 1) of the type of `like`, for a few numbers that a loop over dyads writes.
+def stack_array(n: int, m: int, like: Array) -> Array:
+    """Return an uninitialised array (n, m) of the type of `like`, for a few numbers that a loop over dyads writes.
 
     In a kernel it lies on the stack: the compiler then knows that no other array overlaps it, and keeps its entries in
     registers. The kernel must call this before its loops, since each call takes new memory until the kernel ends.
     """
-    return np.empty((n, 1), like.dtype)
+    return np.empty((n, m), like.dtype)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def _stack_array(typing_context: Any, n: Any, like: Any) -> Any:
+def _stack_array(typing_context: Any, n: Any, m: Any, like: Any) -> Any:
     kind = types.Array(like.dtype, 2, "C")
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         entry = context.get_data_type(like.dtype)
-        size, one = (context.get_constant(types.intp, x) for x in (context.get_abi_sizeof(entry), 1))
-        n_rows = context.cast(builder, arguments[0], n, types.intp)
-        data = builder.alloca(entry, size=n_rows)
+        size = context.get_constant(types.intp, context.get_abi_sizeof(entry))
+        shape = [context.cast(builder, x, kind, types.intp) for x, kind in zip(arguments, (n, m), strict=False)]
+        data = builder.alloca(entry, size=builder.mul(*shape))
         array = make_array(kind)(context, builder)
-        populate_array(array, data=data, shape=[n_rows, one], strides=[size, size], itemsize=size, meminfo=None)
+        strides = [builder.mul(size, shape[1]), size]
+        populate_array(array, data=data, shape=shape, strides=strides, itemsize=size, meminfo=None)
         return array._getvalue()
 
-    return kind(n, like), generate
+    return kind(n, m, like), generate
 
 
-_bind_inlined(tile_of_one, lambda *_: lambda n, like: _stack_array(n, like))
+_bind_inlined(stack_array, lambda *_: lambda n, m, like: _stack_array(n, m, like))
 
 
 def _warn_uncached() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from dyads.data.dyads import Counts, Dyads, Side
 from dyads.engine.bundles import ABSENT, Data, Specs, or_absent
 from dyads.engine.orders import Orders, Run
-from dyads.engine.passes import Decay, DescentWork, Pulled, sgd_pass, step_pass
+from dyads.engine.passes import Decay, DescentWork, LastTile, Pulled, sgd_pass, step_pass
 from dyads.model.objective import Objective, Penalty
 from dyads.model.parameters import Blocks
 from dyads.model.streams import Stream, random_stream
@@ -88,6 +88,7 @@ class HostDescent:
 
     def __init__(self, objective: Objective, data: CellData, theta: Array, visited: bool, run: Run) -> None:
         self._objective, self._data, self._run = objective, data, run
+        self._last_tile = LastTile.of(data.dyads, objective.structure.one_set)
         squares = np.full_like(theta, ACCUMULATOR_START * data.typical_weight**2)
         self._state = np.stack([theta, squares]).astype(np.float32)
         if self._objective.free is not None:
@@ -138,7 +139,7 @@ class HostDescent:
             own = blocks._replace(shared=blocks.shared.copy())
             own_squares = squares._replace(shared=squares.shared.copy())
             scratch = DescentWork.of(own)
-            value = sgd_pass(specs, own, own_squares, data, order, decay, step_size, pulled, scratch)
+            value = sgd_pass(specs, own, own_squares, data, order, decay, step_size, pulled, self._last_tile, scratch)
             return value, own.shared, own_squares.shared
 
         value = 0.0

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dyads.data.dyads import Dyads
 from dyads.engine.bundles import (
     PARTIAL_SUM,
     TILE,
@@ -22,7 +23,7 @@ from dyads.engine.bundles import (
     weigh,
     weigh_all,
 )
-from dyads.engine.compiled import inlined, kernel, read_if_present
+from dyads.engine.compiled import inlined, kernel, read_if_present, stack_array
 from dyads.engine.orders import Bounds, Run, Shard
 from dyads.model.loss import evaluate
 from dyads.model.objective import slope
@@ -30,6 +31,9 @@ from dyads.model.parameters import Blocks
 from dyads.model.structure import partner_col, partner_row, pull_col, pull_row, pull_shared, score, slopes
 
 Array = np.ndarray[Any, Any]
+
+LANES = 16
+"""Dyads of an SGD tile: as many single-precision numbers as the widest registers hold."""
 
 SHARED_BATCH = 64
 """Dyads per SGD step of the shared blocks: every dyad contributes to one, and a step costs as much as a dyad."""
@@ -204,6 +208,21 @@ class Pulled(NamedTuple):
     kept: Any
 
 
+class LastTile(NamedTuple):
+    """The last tile of dyads with each row and each column, (n,) each; a tile is named after its first dyad.
+
+    With one id set both are the same array. Cells that are visited in parallel share no entry.
+    """
+
+    row: Any
+    col: Any
+
+    @classmethod
+    def of(cls, dyads: Dyads, one_set: bool) -> "LastTile":
+        row = np.full(dyads.n_rows, -1)
+        return cls(row, row if one_set else np.full(dyads.n_cols, -1))
+
+
 class DescentWork(NamedTuple):
     """Scratch arrays of an SGD pass.
 
@@ -236,36 +255,60 @@ class Product(NamedTuple):
 
 
 @kernel
-def sgd_pass(specs, blocks, squares, data, order, decay, rate, pulled, scratch):  # type: ignore[no-untyped-def]
+def sgd_pass(specs, blocks, squares, data, order, decay, rate, pulled, last_tile, scratch):  # type: ignore[no-untyped-def]
     """Take one AdaGrad step per dyad, in the given order; return the sum of the losses, each before its step.
 
+    The losses of the next dyads that share no row and no column are computed together, as a tile: the steps of one
+    leave the scores of the others as they are. Only shared blocks move less often, after every `SHARED_BATCH` dyads.
     The gradient of a dyad includes its share of the penalty, so that the gradients of an epoch sum to the gradient of
     the objective. The factors of both gradients are computed before either block moves: in a self-link both blocks are
-    the same. The shared blocks move after every `SHARED_BATCH` dyads. With side-information the blocks are effective
-    blocks, and the penalty applies to the blocks minus the shifts in `pulled`.
+    the same. With side-information the blocks are effective blocks, and the penalty applies to the blocks minus the
+    shifts in `pulled`.
     """
-    total, structure = 0.0, specs.structure
-    work = label_work(structure.n_labels, blocks.row)
+    total, structure, like = 0.0, specs.structure, blocks.row
+    s, g = stack_array(structure.n_labels, LANES, like), stack_array(structure.n_labels, LANES, like)
+    value, unused = stack_array(1, LANES, like)[0], stack_array(1, LANES, like)[0]
+    rows, cols = stack_array(1, LANES, data.row)[0], stack_array(1, LANES, data.row)[0]
+    label = stack_array(1, LANES, data.label)[0]
     row_gradient, col_gradient = Product(scratch.slope, scratch.row), Product(scratch.slope, scratch.col)
     scratch.shared[:] = 0
     scratch.share[:] = 0
-    for n in range(order.size):
-        i = order[n]
-        r, c, t = data.row[i], data.col[i], relation_at(data.relation, i)
-        a, b, h = blocks.row[r], blocks.col[c], blocks.shared[t]
-        partner_row(structure, b, scratch.row, 0)
-        partner_col(structure, a, scratch.col, 0)
-        total += dyad_loss(specs, a, b, h, data, i, work)
-        slopes(structure, h, work.g, scratch.slope)
-        pull_shared(structure, a, b, h, work.g, scratch.shared[t])
-        scratch.share[t] += weigh(data.weight, i, decay.shared[t])
-        keep_scores(pulled.kept, i, work.g)
-        keep_pull(pulled.row, r, row_gradient)
-        keep_pull(pulled.col, c, col_gradient)
-        row_share, col_share = weigh(data.weight, i, decay.row[r]), weigh(data.weight, i, decay.col[c])
-        step(a, pulled.row_shift, r, row_gradient, squares.row[r], rate, row_share, decay.row_l2)
-        step(b, pulled.col_shift, c, col_gradient, squares.col[c], rate, col_share, decay.col_l2)
-        if n % SHARED_BATCH == SHARED_BATCH - 1 or n == order.size - 1:
+    s[:] = 0
+    label[:] = 0
+    n = n_batch = 0
+    while n < order.size:
+        m, tile = 0, order[n]
+        while m < LANES and n + m < order.size:
+            i = order[n + m]
+            r, c = data.row[i], data.col[i]
+            if m and (last_tile.row[r] == tile or last_tile.col[c] == tile):
+                break
+            last_tile.row[r] = last_tile.col[c] = tile
+            h = blocks.shared[relation_at(data.relation, i)]
+            score_dyad(structure, blocks.row[r], blocks.col[c], h, data.offset, i, s[:, m])
+            rows[m], cols[m], label[m] = r, c, data.label[i]
+            m += 1
+        evaluate(specs.loss, LANES, label, s, g, value, unused)
+        for j in range(m):
+            i = order[n + j]
+            r, c, t = rows[j], cols[j], relation_at(data.relation, i)
+            a, b, h, gj = blocks.row[r], blocks.col[c], blocks.shared[t], g[:, j]
+            total += weigh(data.weight, i, value[j])
+            weigh_all(data.weight, i, gj)
+            partner_row(structure, b, scratch.row, 0)
+            partner_col(structure, a, scratch.col, 0)
+            slopes(structure, h, gj, scratch.slope)
+            pull_shared(structure, a, b, h, gj, scratch.shared[t])
+            scratch.share[t] += weigh(data.weight, i, decay.shared[t])
+            keep_scores(pulled.kept, i, gj)
+            keep_pull(pulled.row, r, row_gradient)
+            keep_pull(pulled.col, c, col_gradient)
+            row_share, col_share = weigh(data.weight, i, decay.row[r]), weigh(data.weight, i, decay.col[c])
+            step(a, pulled.row_shift, r, row_gradient, squares.row[r], rate, row_share, decay.row_l2)
+            step(b, pulled.col_shift, c, col_gradient, squares.col[c], rate, col_share, decay.col_l2)
+        n += m
+        n_batch += m
+        if n_batch >= SHARED_BATCH or n == order.size:
             for u in range(blocks.shared.shape[0]):
                 step(
                     blocks.shared[u], decay.centre, u, scratch.shared[u], squares.shared[u], rate, scratch.share[u],
@@ -273,6 +316,7 @@ def sgd_pass(specs, blocks, squares, data, order, decay, rate, pulled, scratch):
                 )  # fmt: skip
             scratch.shared[:] = 0
             scratch.share[:] = 0
+            n_batch = 0
     return total
 
 
