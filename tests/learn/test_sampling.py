@@ -376,3 +376,14 @@ def test_a_forged_checkpoint_is_refused_by_the_name_of_its_part(tmp_path, name):
     path.write_bytes(mutations.packed(manifest, arrays))
     with pytest.raises(ModelFileError, match=name):
         LFLOrdinal(**FAST).fit(X, STARS, checkpoint=path)
+
+
+def test_new_ids_are_like_those_that_get_labels():
+    """Popular columns have high labels, and few labels are of others: so are those of a new pair."""
+    rng = np.random.default_rng(0)
+    col = np.concatenate([rng.integers(0, 5, 3000), np.repeat(np.arange(5, 105), 3)])
+    X, y = np.column_stack([rng.integers(0, 100, len(col)), col]), (rng.random(len(col)) < np.where(col < 5, 0.8, 0.1))
+    model = LFLClassifier(rank=1, solver=Gibbs(sweeps=40), random_state=0).fit(X, y.astype(int))
+    with pytest.warns(UnknownIdWarning):
+        chance = model.predict_proba([[-1, -1]])[0, 1]
+    assert chance == pytest.approx(y.mean(), abs=0.05)

@@ -80,7 +80,7 @@ def test_the_file_is_a_stored_zip_with_aligned_parts_and_no_pickle(path):
         for name in names:
             assert content.index(archive.read(name)) % 64 == 0
     assert set(names) == {"manifest.json", "arrays.safetensors"}
-    assert manifest["version"] == [5, 0]
+    assert manifest["version"] == [6, 0]
     assert manifest["library"] == dyads.__version__
     assert b"numpy.core" not in content
     assert b"sklearn" not in content
@@ -157,7 +157,7 @@ def test_another_major_format_is_refused(path):
     with zipfile.ZipFile(path) as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}
     manifest = json.loads(parts["manifest.json"])
-    for version, remedy in (([5, 9], None), ([6, 0], "upgrade dyads"), ([2, 0], "fit the model again")):
+    for version, remedy in (([6, 9], None), ([7, 0], "upgrade dyads"), ([2, 0], "fit the model again")):
         parts["manifest.json"] = json.dumps(manifest | {"version": version}).encode()
         with zipfile.ZipFile(path, "w") as archive:
             for name, part in parts.items():
@@ -181,7 +181,7 @@ def test_a_file_of_the_format_before_draws_is_refused_in_one_sentence(path):
     with pytest.raises(ModelFileError) as refused:
         dyads.load(path)
     assert str(refused.value) == (
-        f"{path} has format 3.0, written by dyads 0.1.0, but this version reads format 5: fit the model again."
+        f"{path} has format 3.0, written by dyads 0.1.0, but this version reads format 6: fit the model again."
     )
 
 

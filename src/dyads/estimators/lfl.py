@@ -169,7 +169,8 @@ class LFL(Predictor):
                 if number == 0:
                     trace, diagnostics = learned.trace, learned.diagnostics
                 if learned.draws:
-                    more = posterior_draws(parts, known, [(draw.theta, draw.priors) for draw in learned.draws])
+                    states = [(state.theta, state.priors) for state in learned.draws]
+                    more = posterior_draws(parts, known, states, observed.dyads, self._engine)
                 else:
                     point = Model(parts=parts, known=known, draw=Draw.trained(parts, known, learned.best.theta))
                     more = [with_spread(point, observed.dyads, self._engine)]
@@ -188,7 +189,7 @@ class LFL(Predictor):
         self.library_ = library_of(X)
         self.n_features_in_ = len(observed.columns)
         self.n_iter_ = best.n_iter
-        self.converged_ = all(end.ended == "tolerance" for end in ends)
+        self.converged_ = all(end.ended in ("tolerance", "schedule") for end in ends)
         self.objective_ = best.objective
         self.solver_ = best.solver
         self.trace_ = {name: [getattr(step, name) for step in trace] for name in Progress._fields}

@@ -238,16 +238,15 @@ class Population:
 
     The spreads of the two roles are paired: draw m of the rows belongs to draw n_draws - 1 - m of the columns. Both
     come from one training dyad, so a row and a column without labels vary jointly, as in a dyad. With one id set the
-    same spread serves both roles; it holds each dyad in both orders. (Draws from a prior are independent.)
+    same spread serves both roles; it holds each dyad in both orders.
 
     Attributes
     ----------
-    average : (size,) mean of own blocks, weighted by counts; for a posterior, the mean of their prior
-    spread : (n_draws, size) deviations from `average`: those of entities in sampled training dyads, or draws from the
-        prior. They are added to the block of an entity without labels. Empty if such an entity is an average one.
+    average : (size,) mean of own blocks, weighted by counts
+    spread : (n_draws, size) deviations from `average`: those of entities in sampled training dyads. They are added to
+        the block of an entity without labels. Empty if such an entity is an average one.
     partner_shift : (n, n_labels) score shift for pairs with an unlabelled partner: the partners an entity is observed
-        with are not average ones (selection effect). For a posterior (0, n_labels): an unlabelled entity is described
-        by its prior only.
+        with are not average ones (selection effect). All draws of a posterior share one.
     centre : (size,) value that own blocks are shrunk towards; nonzero if biases were centred or the prior was learnt
     precision : (size, size) precision of the learnt prior of own blocks; None if the penalty is the prior
     predictions : (n, n_labels) mean predicted probabilities of the training dyads of each entity; None unless
@@ -311,30 +310,13 @@ class Draw:
         return cls(theta=centred, rows=populations[0], cols=populations[-1])
 
     @classmethod
-    def drawn(
-        cls, parts: Parts, known: Known, theta: Array, priors: tuple[BlockPrior, ...], noise: tuple[Array, ...]
-    ) -> Self:
-        """Return a posterior draw, with the priors that were drawn with it.
-
-        `priors` : one for each id set, and possibly one for relations. `noise` : standard normal (n_draws, size) for
-        each prior, which is turned into draws from the prior.
-        """
-        point = cls.trained(parts, known, theta)
-        blocks, populations = parts.layout(known).blocks(point.theta), []
-        learnt = zip(known.sets, (point.rows, point.cols), blocks, priors, noise, strict=False)
-        for entities, population, block, prior, normal in learnt:
-            mean = (prior.mean + population.centre).astype(theta.dtype)
-            root = np.linalg.cholesky(prior.precision.astype(np.float64))
-            spread = np.linalg.solve(root.T, normal.T).T.astype(theta.dtype)
-            drawn = Population(
-                average=mean,
-                spread=spread,
-                partner_shift=population.partner_shift[:0],
-                centre=mean,
-                precision=prior.precision,
-            )
-            populations.append(drawn)
-            block[entities.counts == 0] = mean
+    def drawn(cls, parts: Parts, known: Known, theta: Array, priors: tuple[BlockPrior, ...]) -> Self:
+        """Return a posterior draw, with the priors that were drawn with it: one for each id set, and for relations."""
+        point, populations = cls.trained(parts, known, theta), []
+        for population, prior in zip((point.rows, point.cols)[: len(known.sets)], priors, strict=False):
+            centre = (prior.mean + population.centre).astype(theta.dtype)
+            average = population.average.astype(theta.dtype)
+            populations.append(replace(population, average=average, centre=centre, precision=prior.precision))
         return replace(point, rows=populations[0], cols=populations[-1])
 
 

@@ -47,8 +47,6 @@ class Stream(IntEnum):
     """The sample of training dyads that represents entities without labels."""
     SPREAD_UPDATE = 10
     """The draws of that sample that a new batch of dyads replaces: (dyads so far)."""
-    PRIOR_DRAWS = 11
-    """The draws, in a posterior, for entities without labels: (draw)."""
     FOLD_IN = 12
     """The noise of blocks folded into a posterior: (draw, round, role), then by entity."""
 

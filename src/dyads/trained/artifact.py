@@ -27,7 +27,7 @@ from dyads.trained.calibration import CALIBRATORS
 
 Array = np.ndarray[Any, Any]
 
-MODEL = Format("dyads model", 5, 0, "save the model again", "fit the model again")
+MODEL = Format("dyads model", 6, 0, "save the model again", "fit the model again")
 CSR_ARRAYS = ("data", "indices", "indptr")
 PLAIN_FIELDS = ("interactions", "rank", "bias", "strengths", "scaling", "implicit")
 SIDES = ("row", "col")
@@ -76,8 +76,15 @@ def write(path: str | os.PathLike[str], record: Record, about: dict[str, Any]) -
         arrays |= {f"{side}_counts": entities.counts, f"{side}_average_features": entities.average_features}
         if entities.features is not None:
             arrays |= {f"{side}_features_{name}": getattr(entities.features, name) for name in CSR_ARRAYS}
+    first = _arrays_of(record.draws[0], list(sets))
     for number, draw in enumerate(record.draws):
-        arrays |= {f"{number}.{name}": array for name, array in _arrays_of(draw, list(sets)).items()}
+        of_draw = _arrays_of(draw, list(sets))
+        if number:
+            # Draws of a posterior share their partner shifts.
+            of_draw = {
+                name: x for name, x in of_draw.items() if name not in SHIFTS or not np.array_equal(x, first[name])
+            }
+        arrays |= {f"{number}.{name}": array for name, array in of_draw.items()}
     encoders = {side: entities.encoder for side, entities in sets.items()} | {"dyad": known.dyad_encoder}
     manifest = {
         **types,
@@ -93,6 +100,10 @@ def write(path: str | os.PathLike[str], record: Record, about: dict[str, Any]) -
         "about": about,
     }
     write_archive(path, MODEL, manifest, {name: array for name, array in arrays.items() if array is not None})
+
+
+SHIFTS = ("row_partner_shift", "col_partner_shift")
+"""Names of the arrays of a draw that are stored once if they are those of the first draw."""
 
 
 def _label_column(classes: Array) -> pa.Array:
@@ -298,8 +309,8 @@ def _draw(contents: Contents, number: int, layout: Layout, dtype: Any) -> Draw:
     n_spread = len(contents.raw(f"{start}row_spread", FLOATS, (None, sizes[0])))
     sides = SIDES[:1] if layout.structure.one_set else SIDES
     shifts = {
-        side: contents.floats(f"{start}{side}_partner_shift", 0 if posterior else n, n_labels)
-        for side, n in zip(SIDES, (layout.n_rows, layout.n_cols), strict=True)
+        side: contents.floats(f"{start if contents.has(start + name) else '0.'}{name}", n, n_labels)
+        for side, name, n in zip(SIDES, SHIFTS, (layout.n_rows, layout.n_cols), strict=True)
     }
     populations = []
     for side, size, n in zip(sides, sizes, (layout.n_rows, layout.n_cols), strict=False):

@@ -27,6 +27,9 @@ N_DRAWS = 256
 POOL_SIZE = 16 * N_DRAWS
 """Random dyads that the draws are sampled from: enough to cover the spread of blocks, at a cost that is bounded."""
 
+SHIFT_DRAWS = 8
+"""Posterior draws that a partner shift is averaged over: a few are enough, and each takes a pass over the dyads."""
+
 POWER_STEPS = 20
 """Iterations of the power method for the first principal direction of the blocks, which need not be exact."""
 
@@ -101,18 +104,32 @@ def with_spread(model: Model, dyads: Dyads, engine: Engine) -> Draw:
     return replace(model.draw, rows=rows, cols=cols)
 
 
-def posterior_draws(parts: Parts, known: Known, draws: list[tuple[Array, tuple[BlockPrior, ...]]]) -> list[Draw]:
+def posterior_draws(
+    parts: Parts, known: Known, draws: list[tuple[Array, tuple[BlockPrior, ...]]], dyads: Dyads, engine: Engine
+) -> list[Draw]:
     """Convert sampler states, (theta, learnt priors of rows and columns, or of nodes), to posterior draws.
 
-    The spread of each posterior draw is sampled from its own priors: about `N_DRAWS` in all, a few per posterior draw.
+    An entity without labels is one of a random training dyad, not one of the learnt prior: entities with many labels
+    differ from those with few, and most labels that are asked for are of the former. About `N_DRAWS` dyads are sampled
+    in all, a few for each posterior draw. The partner shift is the mean over `SHIFT_DRAWS` of them.
     """
-    n_lines = 2 * max(1, round(N_DRAWS / max(1, len(draws)) / 2))
-    drawn = []
-    for number, (theta, priors) in enumerate(draws):
-        rng = random_stream(FIXED_SEED, Stream.PRIOR_DRAWS, number)
-        noise = tuple(rng.standard_normal((n_lines, len(prior.mean))) for prior in priors)
-        drawn.append(Draw.drawn(parts, known, theta, priors, noise))
-    return drawn
+    drawn = [Draw.drawn(parts, known, theta, priors) for theta, priors in draws]
+    models = [Model(parts=parts, known=known, draw=draw) for draw in drawn]
+    n_lines = max(1, round(N_DRAWS / len(drawn) / 2)) * (1 if known.one_set else 2)
+    sample = _representative(models[-1], dyads, n_lines * len(drawn))
+    spreads = [_deviations(model, dyads, sample[number :: len(drawn)]) for number, model in enumerate(models)]
+    centre = [np.mean([spread[side].mean(axis=0) for spread in spreads], axis=0) for side in range(2)]
+    some = [models[i] for i in np.unique(np.linspace(0, len(models) - 1, SHIFT_DRAWS).astype(int))]
+    shifts = [np.mean(shift, axis=0) for shift in zip(*(_partner_shifts(m, dyads, engine) for m in some), strict=True)]
+
+    def populated(draw: Draw, spread: tuple[Array, Array]) -> Draw:
+        rows, cols = (
+            replace(population, spread=np.ascontiguousarray(deviation - mean, draw.theta.dtype), partner_shift=shift)
+            for population, deviation, mean, shift in zip((draw.rows, draw.cols), spread, centre, shifts, strict=True)
+        )
+        return replace(draw, rows=rows, cols=cols)
+
+    return [populated(draw, spread) for draw, spread in zip(drawn, spreads, strict=True)]
 
 
 def with_more(model: Model, before: Model, dyads: Dyads, engine: Engine) -> Draw:
@@ -141,32 +158,46 @@ def with_more(model: Model, before: Model, dyads: Dyads, engine: Engine) -> Draw
 
 
 def _spreads(model: Model, dyads: Dyads) -> tuple[Array, Array]:
-    """Deviations of own blocks from the average in a sample of dyads: (n_draws, size) of rows and of columns.
-
-    The sample is systematic along the first principal direction of the joint blocks, and recentred.
-    """
-    blocks, n_pool = model.layout.blocks(model.theta), min(len(dyads), POOL_SIZE)
-    pool = random_stream(FIXED_SEED, Stream.SPREAD).choice(len(dyads), n_pool, replace=False)
-    weight = dyads.weights[pool]
-    row = blocks.row[dyads.row[pool]].astype(np.float64) - model.draw.rows.average
-    col = blocks.col[dyads.col[pool]].astype(np.float64) - model.draw.cols.average
-    joint = np.hstack([row, col])
-    if not joint.any():
+    """Deviations of own blocks from the average in a sample of dyads, recentred; see `Population`."""
+    n = N_DRAWS // 2 if model.known.one_set else N_DRAWS
+    row, col = _deviations(model, dyads, _representative(model, dyads, n))
+    if not (row.any() or col.any()):
         return row[:0], col[:0]
+    return row - row.mean(axis=0), col - col.mean(axis=0)
+
+
+def _representative(model: Model, dyads: Dyads, n: int) -> Array:
+    """Positions of n dyads, sampled by weight, and systematically along the first principal direction of the blocks."""
+    pool = random_stream(FIXED_SEED, Stream.SPREAD).choice(len(dyads), min(len(dyads), POOL_SIZE), replace=False)
+    row, col = _own_deviations(model, dyads, pool)
+    joint = np.hstack([row, col])
     direction = joint[np.argmax((joint**2).sum(axis=1))]
-    for _ in range(POWER_STEPS):
+    for _ in range(POWER_STEPS if direction.any() else 0):
         direction = joint.T @ (joint @ direction)
         direction /= np.linalg.norm(direction)
     along = np.argsort(joint @ direction, kind="stable")
-    one_set = model.known.one_set
-    n = N_DRAWS // 2 if one_set else N_DRAWS
+    weight = dyads.weights[pool]
     reached = np.cumsum(weight[along] / weight.max())
-    chosen = along[np.searchsorted(reached, (np.arange(n) + 0.5) / n * reached[-1])]
-    row, col = row[chosen], col[chosen][::-1]
-    if one_set:
+    chosen: Array = pool[along[np.searchsorted(reached, (np.arange(n) + 0.5) / n * reached[-1])]]
+    return chosen
+
+
+def _own_deviations(model: Model, dyads: Dyads, chosen: Array) -> tuple[Array, Array]:
+    """Deviations (n, size) from the average of the own blocks of the rows, and of the columns, of some dyads."""
+    blocks = model.layout.blocks(model.theta)
+    row = blocks.row[dyads.row[chosen]].astype(np.float64) - model.draw.rows.average
+    col = blocks.col[dyads.col[chosen]].astype(np.float64) - model.draw.cols.average
+    return row, col
+
+
+def _deviations(model: Model, dyads: Dyads, chosen: Array) -> tuple[Array, Array]:
+    """The deviations of some dyads, paired as in `Population`."""
+    row, col = _own_deviations(model, dyads, chosen)
+    col = col[::-1]
+    if model.known.one_set:
         # Each pair in both orders: a node is equally likely in either role.
         row = col = np.vstack([row, col])
-    return row - row.mean(axis=0), col - col.mean(axis=0)
+    return row, col
 
 
 def _partner_shifts(model: Model, dyads: Dyads, engine: Engine) -> tuple[Array, Array]:
