@@ -13,6 +13,7 @@ from dyads.data.dyads import Dyads
 from dyads.datasets.synthetic import make_nominal
 from dyads.engine import CPU, Query
 from dyads.errors import CheckpointWarning, InputError, ModelFileError, NotConvergedWarning, UnknownIdWarning
+from dyads.learn.sampling import LEAST_SWEEPS, MOST_SWEEPS, SAMPLING_WORK, complete
 from dyads.model.loss import link
 from dyads.solve.gibbs import Chain, burn_in_length
 from fuzz import mutations
@@ -387,3 +388,22 @@ def test_new_ids_are_like_those_that_get_labels():
     with pytest.warns(UnknownIdWarning):
         chance = model.predict_proba([[-1, -1]])[0, 1]
     assert chance == pytest.approx(y.mean(), abs=0.05)
+
+
+def sweeps_until_complete(watched, work=1):
+    for n in range(1, len(watched) + 1):
+        chain = Chain(None, (0.0,) * n, watched=tuple(watched[:n]))
+        if n % 50 == 0 and complete(chain, None, work):
+            return n
+    return None
+
+
+def test_a_chain_ends_when_its_predictions_are_known():
+    """Independent draws are known soon; those of a random walk never are; and large data end by their work."""
+    noise = np.random.default_rng(0).normal(size=(MOST_SWEEPS, 200))
+    assert sweeps_until_complete(noise) == LEAST_SWEEPS
+    assert sweeps_until_complete(np.cumsum(noise, axis=0)) == MOST_SWEEPS
+    assert sweeps_until_complete(np.cumsum(noise, axis=0), SAMPLING_WORK // 200) == 200
+    assert sweeps_until_complete(np.cumsum(noise, axis=0), SAMPLING_WORK) == LEAST_SWEEPS
+    assert complete(Chain(None, (0.0,) * 7), 7, 1)
+    assert not complete(Chain(None, (0.0,) * 7), 8, 1)

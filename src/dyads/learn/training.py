@@ -136,8 +136,12 @@ class FitRun(NamedTuple):
 
 def auto_solver(objective: Objective, n_dyads: int) -> LBFGS | SGD:
     """The solver that ``solver="auto"`` stands for; see `FULL_BATCH_WORK`."""
-    work = n_dyads * (DYAD_WORK + objective.layout.sizes[0])
-    return LBFGS() if work <= FULL_BATCH_WORK and objective.loss.smooth else SGD()
+    return LBFGS() if work_of(objective, n_dyads) <= FULL_BATCH_WORK and objective.loss.smooth else SGD()
+
+
+def work_of(objective: Objective, n_dyads: int) -> int:
+    """The work of a pass over all dyads, in entries of blocks: the same on every machine."""
+    return n_dyads * (DYAD_WORK + objective.layout.sizes[0])
 
 
 def train(objective: Objective, dyads: Dyads, solver: Minimiser, run: FitRun) -> Learned:

@@ -24,8 +24,9 @@ class Gibbs(Setting):
 
     Parameters
     ----------
-    sweeps : int, default 200
-        Number of sweeps per chain, burn-in included. The draws of the burn-in are discarded.
+    sweeps : int, default None
+        Number of sweeps per chain, burn-in included. The draws of the burn-in are discarded. By default a chain ends
+        by itself, when its predictions are known well enough: after 100 to 1000 sweeps, fewer for large data.
     chains : int, default 1
         Number of independent chains. Comparing several of them (R-hat) can reveal a multimodal posterior.
     memory : float, default 256
@@ -36,12 +37,12 @@ class Gibbs(Setting):
     needs_smooth: ClassVar[bool] = False
     samples: ClassVar[bool] = True
 
-    sweeps: int = 200
+    sweeps: int | None = None
     chains: int = 1
     memory: float = 256.0
 
     def __post_init__(self) -> None:
-        self.check_count("sweeps", 1)
+        self.check_count("sweeps", 1, optional=True)
         self.check_count("chains", 1)
         self.check_number("memory")
 
