@@ -118,7 +118,8 @@ class LFLClassifier(_Nominal):
     held_out_ : dict of the log-loss on the dyads that early stopping or cross-validation held out, by predictor:
         "model" (of an ensemble the first), and the marginals of the dyads trained on, as named by `marginals`; empty
         if none were held out
-    diagnostics_ : dict, only for "gibbs": r_hat and effective_samples of monitored predictions, burn_in, acceptance
+    diagnostics_ : dict, only for "gibbs": r_hat and effective_samples of monitored predictions, burn_in, acceptance,
+        effective_per_second, and draws, the number kept from each chain
     n_parameters_ : number of learnt parameters
     structure_ : name of the structure
     trained_on_ : dict: label and weight, the names of these columns if they were series with a name; pairs, their

@@ -24,6 +24,7 @@ from dyads.estimators.settings import (
     NestedParameters,
     engine_of,
     is_count,
+    is_diagnostics,
     is_list,
     is_object,
     is_origin,
@@ -39,9 +40,10 @@ from dyads.model.structure import is_undirected
 from dyads.solve import SOLVERS
 from dyads.trained import artifact
 from dyads.trained.calibration import conformal_sets, learn_calibrator, nonconformity
+from dyads.trained.chains import inference_data
 from dyads.trained.coldstart import mean_scores, support, with_features
 from dyads.trained.explain import explain
-from dyads.trained.predictions import Predictions, interval, refuse_nan, sample_proba
+from dyads.trained.predictions import Predictions, check_posterior, interval, log_likelihood, refuse_nan, sample_proba
 from dyads.trained.recommend import Wanted, ask, recommend, thompson
 
 Array = np.ndarray[Any, Any]
@@ -60,9 +62,7 @@ SAVED: dict[str, Callable[[Any], bool]] = {
 }
 """Attributes in a model file besides the `Record` and the parameters, and what a value read from a file must be."""
 
-SAVED_DIAGNOSTICS: dict[str, Callable[[Any], bool]] = {
-    "diagnostics_": lambda value: is_table(value, ("r_hat", "effective_samples"), ("burn_in", "acceptance"))
-}
+SAVED_DIAGNOSTICS: dict[str, Callable[[Any], bool]] = {"diagnostics_": is_diagnostics}
 """The same for a posterior."""
 
 RANKED, EXPLAINED = ("rank", "value"), ("dyad", "label", "part", "value")
@@ -274,8 +274,8 @@ class Predictor(ClassifierMixin, NestedParameters):
         """Probabilities under `n` posterior draws (n, n_dyads, n_labels), by default all that were kept.
 
         Only for ``solver="gibbs"``. For ids with labels, the mean over all draws is `predict_proba`, unless the model
-        is calibrated: the calibrator is applied to each draw. The blocks of ids without labels are drawn from their
-        prior, once per draw for rows and once for columns; also under ``unknown="mean"``.
+        is calibrated: the calibrator is applied to each draw. In each draw, an id without labels is one of a random
+        training pair; also under ``unknown="mean"``.
         """
         record, codes, features = self._look_up(X, row_features, col_features)
         return self._nan_unknown(codes, sample_proba(record, n, codes, features, self._engine), axis=1)
@@ -290,6 +290,24 @@ class Predictor(ClassifierMixin, NestedParameters):
         """
         record, codes, features = self._look_up(X, row_features, col_features)
         return self._nan_unknown(codes, interval(record, level, codes, features, self._engine), axis=0)
+
+    def to_arviz(self, X: Any = None, y: Any = None) -> Any:
+        """The posterior draws as an `arviz.InferenceData`, chains apart. Only for ``solver="gibbs"``.
+
+        Given labelled pairs, it also holds the log-likelihood of each pair. For the training pairs, ``arviz.loo`` then
+        estimates the log-likelihood of pairs left out, and ``arviz.compare`` compares ranks and structures without
+        folds. Needs the extra ``dyads[posterior]``.
+        """
+        check_is_fitted(self)
+        if (X is None) != (y is None):
+            raise InputError("to_arviz got only one of X and y: expected both, or neither.")
+        check_posterior(self.record_)
+        likelihood = None
+        if X is not None:
+            record, codes, features = self._look_up(X, None, None)
+            labels = label_codes(self._checked(y), self.classes_)
+            likelihood = log_likelihood(record, labels, codes, features, self._engine)
+        return inference_data(self.record_, self.diagnostics_["draws"], likelihood)
 
     def _nan_unknown(self, codes: list[Codes], values: Array, axis: int) -> Array:
         """Apply the policies "nan" and "raise" to values with the dyads along `axis`."""

@@ -273,6 +273,19 @@ def is_table(value: Any, columns: Sequence[str], numbers: Sequence[str] = ()) ->
     )
 
 
+def is_diagnostics(value: Any) -> bool:
+    """Whether a JSON value is that of the diagnostics of chains."""
+    return (
+        type(value) is dict
+        and is_list(value.get("draws"), int)
+        and is_table(
+            {name: part for name, part in value.items() if name != "draws"},
+            ("r_hat", "effective_samples"),
+            ("burn_in", "acceptance", "effective_per_second"),
+        )
+    )
+
+
 ORIGIN: dict[str, tuple[type, ...]] = {
     "label": (str, type(None)),
     "weight": (str, type(None)),

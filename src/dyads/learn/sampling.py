@@ -63,12 +63,16 @@ class Diagnostics(NamedTuple):
         and labels; R-hat is infinite if there are too few sweeps to estimate it
     burn_in : number of sweeps discarded from each chain
     acceptance : acceptance rate, the share of blocks that moved per sweep
+    effective_per_second : median effective sample size over the seconds of all sweeps, burn-in included
+    draws : number of draws kept from each chain
     """
 
     r_hat: Array
     effective_samples: Array
     burn_in: int
     acceptance: float
+    effective_per_second: float
+    draws: tuple[int, ...]
 
     @property
     def worst(self) -> float:
@@ -130,7 +134,7 @@ def sample(
                 save(now=True)
             if watch.stopped_by_callback:
                 break
-    best, draws, diagnostics = _summary(chains, watch.stopped_by_callback)
+    best, draws, diagnostics = _summary(chains, watch.stopped_by_callback, time.perf_counter() - began)
     return Learned(best, trace, draws, diagnostics)
 
 
@@ -178,13 +182,15 @@ def _mixing(chains: list[Chain]) -> tuple[int, Array, Array]:
     return burn_in, r_hat(after), effective_sample_size(after)
 
 
-def _summary(chains: list[Chain], stopped: bool) -> tuple[Restart, list[State], Diagnostics]:
+def _summary(chains: list[Chain], stopped: bool, seconds: float) -> tuple[Restart, list[State], Diagnostics]:
     """Result of the chains: the draws after burn-in, and their diagnostics. `stopped` : whether the callback did so."""
     n = min(chain.n_sweeps for chain in chains)
     burn_in, r_hats, effective = _mixing(chains)
-    draws = [draw for chain in chains for sweep, draw in chain.draws if sweep > burn_in]
+    kept = [[draw for sweep, draw in chain.draws if sweep > burn_in] for chain in chains]
     acceptance = float(np.mean(np.concatenate([chain.accepted for chain in chains])))
-    diagnostics = Diagnostics(r_hats, effective, burn_in, acceptance)
+    diagnostics = Diagnostics(
+        r_hats, effective, burn_in, acceptance, float(np.median(effective)) / seconds, tuple(map(len, kept))
+    )
     loss = float(np.mean([loss for chain in chains for loss in chain.losses[burn_in:]]))
     warning = None
     if n - burn_in < LEAST_DIAGNOSED:
@@ -203,7 +209,7 @@ def _summary(chains: list[Chain], stopped: bool) -> tuple[Restart, list[State], 
         theta=chains[-1].state.theta, objective=loss, solver=Gibbs.__name__.lower(), n_iter=n, ended=ended,
         warning=warning,
     )  # fmt: skip
-    return best, draws, diagnostics
+    return best, [draw for draws in kept for draw in draws], diagnostics
 
 
 def _watched(dyads: Dyads, seed: int) -> Dyads:

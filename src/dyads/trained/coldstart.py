@@ -116,7 +116,9 @@ def posterior_draws(
     drawn = [Draw.drawn(parts, known, theta, priors) for theta, priors in draws]
     models = [Model(parts=parts, known=known, draw=draw) for draw in drawn]
     n_lines = max(1, round(N_DRAWS / len(drawn) / 2)) * (1 if known.one_set else 2)
-    sample = _representative(models[-1], dyads, n_lines * len(drawn))
+    # In random order: `Model.one_draw` takes the first of each draw, which must not be all of one kind.
+    order = random_stream(FIXED_SEED, Stream.SPREAD, len(drawn)).permutation(n_lines * len(drawn))
+    sample = _representative(models[-1], dyads, len(order))[order]
     spreads = [_deviations(model, dyads, sample[number :: len(drawn)]) for number, model in enumerate(models)]
     centre = [np.mean([spread[side].mean(axis=0) for spread in spreads], axis=0) for side in range(2)]
     some = [models[i] for i in np.unique(np.linspace(0, len(models) - 1, SHIFT_DRAWS).astype(int))]

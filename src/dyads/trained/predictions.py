@@ -11,6 +11,7 @@ import numpy as np
 from dyads.data.codes import UNKNOWN, Codes, label_codes, numeric_values
 from dyads.engine import Engine
 from dyads.errors import InputError, UnknownIdError
+from dyads.metrics import log_proba
 from dyads.model.record import Record
 
 Array = np.ndarray[Any, Any]
@@ -105,15 +106,20 @@ CELLS = 2**24
 """Probabilities held in memory at once while intervals are computed: 128 MiB in double precision."""
 
 
-def sample_proba(record: Record, n: int | None, codes: list[Codes], features: Any, engine: Engine) -> Array:
-    """Probabilities (n, n_dyads, n_labels) under `n` posterior draws, evenly spaced among those kept; all if None.
-
-    The block of an entity without labels is drawn from its prior, once per posterior draw.
-    """
+def check_posterior(record: Record) -> None:
+    """Raise an error for a point estimate."""
     if not record.is_posterior:
         raise InputError(
             "The model is a point estimate, without posterior draws: expected one fitted with solver='gibbs'."
         )
+
+
+def sample_proba(record: Record, n: int | None, codes: list[Codes], features: Any, engine: Engine) -> Array:
+    """Probabilities (n, n_dyads, n_labels) under `n` posterior draws, evenly spaced among those kept; all if None.
+
+    The block of an entity without labels is that of an entity of a random training dyad, one per posterior draw.
+    """
+    check_posterior(record)
     models = record.models
     n = len(models) if n is None else n
     if not isinstance(n, numbers.Integral) or not 1 <= n <= len(models):
@@ -133,6 +139,17 @@ def interval(record: Record, level: float, codes: list[Codes], features: Any, en
         for part, lines in _cut(codes, features, max(1, CELLS // (len(record.draws) * len(record.known.classes))))
     ]
     return np.concatenate(bounds) if bounds else np.zeros((0, len(record.known.classes), 2))
+
+
+def log_likelihood(record: Record, labels: Codes, codes: list[Codes], features: Any, engine: Engine) -> Array:
+    """Log-probability (draws, n_dyads) of the label of each dyad under each posterior draw."""
+    parts, done = [], 0
+    for part, lines in _cut(codes, features, max(1, CELLS // (len(record.draws) * len(record.known.classes)))):
+        proba = sample_proba(record, None, part, lines, engine)
+        label = labels[done : done + len(part[0])]
+        parts.append(log_proba(proba[:, np.arange(len(label)), label]))
+        done += len(label)
+    return np.concatenate(parts, axis=1) if parts else np.zeros((len(record.draws), 0))
 
 
 def _cut(codes: list[Codes], features: Any, size: int) -> Iterator[tuple[list[Codes], Any]]:
