@@ -113,8 +113,10 @@ def ml_100k():
     both = SideInformation(**side, interactions=10, implicit=True)
     splits = {f"u{i}": tuple(columns(part) for part in published.movielens_100k(f"u{i}")) for i in range(1, 6)}
     ours = {
-        "dyads LFLOrdinal": lambda: LFLOrdinal(random_state=0),
-        "dyads LFLOrdinal, features and implicit": lambda: LFLOrdinal(10, features=both, random_state=0),
+        "dyads LFLOrdinal": lambda: LFLOrdinal(random_state=0, solver="point"),
+        "dyads LFLOrdinal, features and implicit": lambda: LFLOrdinal(
+            10, features=both, random_state=0, solver="point"
+        ),
         "dyads LFLOrdinal, posterior, rank 16": lambda: LFLOrdinal(16, solver="gibbs", random_state=0),
         "dyads LFLOrdinal, posterior, rank 10, features and implicit": lambda: LFLOrdinal(
             10, features=both, solver="gibbs", random_state=0

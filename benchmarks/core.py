@@ -47,8 +47,9 @@ def start_up():
 import json, sys, time
 began = time.perf_counter(); import dyads; imported = time.perf_counter() - began
 import joblib, narwhals.stable.v2, numba, numba.core.caching, numba.extending, pyarrow.compute, safetensors.numpy
-import numba.np.npyimpl, numba.np.polynomial.polynomial_functions, numba.np.random.legacy, numba.typed.typedset, numba.typed.typedlist, numba.typed.dictimpl
-import numba.cpython.randomimpl, numba.experimental.jitclass.base  # numba imports these when it first loads a kernel
+# Numba imports these when it first loads a kernel.
+import numba.np.npyimpl, numba.np.polynomial.polynomial_functions, numba.np.random.legacy, numba.typed.typedset
+import numba.typed.typedlist, numba.typed.dictimpl, numba.cpython.randomimpl, numba.experimental.jitclass.base
 import scipy.optimize, scipy.special, sklearn.base, sklearn.metrics, sklearn.utils.validation, threadpoolctl
 import sklearn.linear_model
 import numpy as np

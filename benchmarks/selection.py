@@ -44,9 +44,9 @@ def calibration():
     marginal = np.bincount(y[known], minlength=6)[1:] / known.sum()
     found = {"log-loss of the marginals": -np.log(marginal)[y[test] - 1].mean()}
     began = time.perf_counter()
-    found["log"] = judged(LFLOrdinal(random_state=0).fit(X[known], y[known]), X[test], y[test])
+    found["log"] = judged(LFLOrdinal(random_state=0, solver="point").fit(X[known], y[known]), X[test], y[test])
     found["log"]["seconds of the fit"] = time.perf_counter() - began
-    model = LFLOrdinal(loss="absolute", random_state=0).fit(X[train], y[train])
+    model = LFLOrdinal(loss="absolute", random_state=0, solver="point").fit(X[train], y[train])
     found["absolute"] = judged(model, X[test], y[test])
     for method in ("logistic", "vector", "isotonic", "temperature"):
         found[f"absolute, {method}"] = judged(model.calibrate(X[held], y[held], method), X[test], y[test])
@@ -65,7 +65,7 @@ def conformal():
     for seed in range(5):
         part = np.random.default_rng(seed).random(len(y))
         train, held, test = part < 0.7, (part >= 0.7) & (part < 0.8), part >= 0.8
-        model = LFLOrdinal(random_state=seed).fit(X[train], y[train]).conformalize(X[held], y[held])
+        model = LFLOrdinal(random_state=seed, solver="point").fit(X[train], y[train]).conformalize(X[held], y[held])
         sets = model.predict_set(X[test], coverage=0.9)
         order = np.argsort(-np.bincount(y[train], minlength=6)[1:])
         covered = np.cumsum(np.bincount(y[held], minlength=6)[1:][order]) / held.sum()
@@ -160,7 +160,7 @@ def tuning():
     for l2 in search.best_params_["l2__latent"] * 2.0 ** np.arange(-1.5, 1.75, 0.25):
         finer[float(l2)] = judged(LFLOrdinal(l2=l2, random_state=0).fit(X, y), X_test, y_test)["log-loss"]
     found = judged(search, X_test, y_test)["log-loss"]
-    best, plain = min(finer.values()), LFLOrdinal(random_state=0).fit(X, y)
+    best, plain = min(finer.values()), LFLOrdinal(random_state=0, solver="point").fit(X, y)
     return rounded(
         {
             "seconds": seconds,
@@ -192,12 +192,12 @@ def searches():
         began = time.perf_counter()
         search = LFLOrdinalCV(features=features, random_state=0).fit(X[train], y[train])
         searched = time.perf_counter()
-        model = LFLOrdinal(features=features, random_state=0).set_params(**search.best_params_)
+        model = LFLOrdinal(features=features, random_state=0, solver="point").set_params(**search.best_params_)
         model.fit(X[train], y[train])
         fitted = time.perf_counter()
-        top = vanishing_l2(LFLOrdinal(features=features, random_state=0), X[train], y[train])
+        top = vanishing_l2(LFLOrdinal(features=features, random_state=0, solver="point"), X[train], y[train])
         grid = {
-            share: LFLOrdinal(features=features, random_state=0)
+            share: LFLOrdinal(features=features, random_state=0, solver="point")
             .set_params(**search.best_params_ | {"l2__latent": share * top})
             .fit(X[train], y[train])
             for share in SHARES

@@ -130,7 +130,7 @@ def new_books():
     books["year"] = pd.to_numeric(books["year"], errors="coerce").where(lambda year: year.between(1900, 2010))
     y, truth = train["rating"].to_numpy(), test["rating"].to_numpy()
     began = time.perf_counter()
-    model = LFLOrdinal(features=SideInformation(col=Features(books)), random_state=0).fit(train[IDS], y)
+    model = LFLOrdinal(features=SideInformation(col=Features(books)), random_state=0, solver="point").fit(train[IDS], y)
     seconds = time.perf_counter() - began
     marginal = np.bincount(y, minlength=11)[1:] / len(y)
     counts = pd.crosstab(train["user"], train["rating"]).reindex(test["user"], fill_value=0).to_numpy()
@@ -140,7 +140,9 @@ def new_books():
         warnings.simplefilter("ignore", UnknownIdWarning)
         found = {
             "side-information": losses(model.predict_proba(test[IDS]), truth),
-            "ids alone": losses(LFLOrdinal(random_state=0).fit(train[IDS], y).predict_proba(test[IDS]), truth),
+            "ids alone": losses(
+                LFLOrdinal(random_state=0, solver="point").fit(train[IDS], y).predict_proba(test[IDS]), truth
+            ),
             "all ratings": losses(np.tile(marginal, (len(test), 1)), truth),
         }
     for smoothing in (3, 10, 30):
@@ -172,7 +174,7 @@ def implicit():
             began = time.perf_counter()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UnknownIdWarning)
-                model = LFLOrdinal(features=side, random_state=seed).fit(train[IDS], train["rating"])
+                model = LFLOrdinal(features=side, random_state=seed, solver="point").fit(train[IDS], train["rating"])
                 seconds = time.perf_counter() - began
                 proba = model.predict_proba(test[IDS])
             mean = proba @ np.arange(1, 6)
@@ -219,7 +221,7 @@ def fold_in():
     seen = table(published.movielens_1m())
     new = np.random.default_rng(0).choice(seen["user"].unique(), 1000, replace=False)
     late = seen["user"].isin(new).to_numpy()
-    model = LFLOrdinal(random_state=0).fit(seen.loc[~late, IDS], seen.loc[~late, "rating"])
+    model = LFLOrdinal(random_state=0, solver="point").fit(seen.loc[~late, IDS], seen.loc[~late, "rating"])
     shuffled = seen[late].sample(frac=1, random_state=0)
     first = shuffled[shuffled.groupby("user").cumcount() < 20]
     rest = shuffled.drop(first.index)
@@ -272,7 +274,9 @@ def many_features():
     X = np.column_stack([rng.integers(0, p, n), rng.integers(0, 2000, n)])
     y = ((features @ rng.normal(size=p))[X[:, 0]] + rng.logistic(size=n) > 0).astype(int)
     began = time.perf_counter()
-    model = LFLClassifier(features=SideInformation(row=(np.arange(p), features)), random_state=0).fit(X, y)
+    model = LFLClassifier(features=SideInformation(row=(np.arange(p), features)), random_state=0, solver="point").fit(
+        X, y
+    )
     seconds = time.perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return rounded({"GiB at most": 2, "GiB": peak, "seconds": seconds, "epochs": model.n_iter_})

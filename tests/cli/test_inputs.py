@@ -92,7 +92,7 @@ def test_a_dialect_that_is_told_applies_to_all_tables_of_a_command(run, table):
 
 
 def test_columns_missing_from_standard_input_are_named(run, table, monkeypatch):
-    dyads.LFLOrdinal(0).fit(table[["user", "item"]], table["rating"]).save("m.dyads")
+    dyads.LFLOrdinal(0, solver="point").fit(table[["user", "item"]], table["rating"]).save("m.dyads")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"user,thing\nu1,2\n")))
     code, out, err = run("predict", "m.dyads", "-")
     assert (code, out) == (1, "")
@@ -104,7 +104,7 @@ def test_columns_missing_from_standard_input_are_named(run, table, monkeypatch):
 
 
 def test_compressed_text_on_standard_input_is_unpacked(run, table, monkeypatch):
-    dyads.LFLOrdinal(0).fit(table[["user", "item"]], table["rating"]).save("m.dyads")
+    dyads.LFLOrdinal(0, solver="point").fit(table[["user", "item"]], table["rating"]).save("m.dyads")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(b"user,item\nu1,2\n"))))
     code, out, err = run("predict", "m.dyads", "-", "--give", "label")
     assert (code, err) == (0, "")
@@ -279,7 +279,7 @@ def test_whole_rows_or_the_latest_pairs_are_held_out(run, table):
 
 
 def test_an_output_is_never_an_input(run, table):
-    dyads.LFLOrdinal(0).fit(table[["user", "item"]], table["rating"]).save("m.dyads")
+    dyads.LFLOrdinal(0, solver="point").fit(table[["user", "item"]], table["rating"]).save("m.dyads")
     os.link("pairs.csv", "hard.csv")
     os.symlink("pairs.csv", "soft.csv")
     os.link("pairs.csv", "pairs.html")
@@ -325,7 +325,7 @@ def on_a_terminal(command):
 
 
 def test_predictions_on_a_terminal_share_no_line_with_a_bar(table):
-    dyads.LFLOrdinal(0).fit(table[["user", "item"]], table["rating"]).save("m.dyads")
+    dyads.LFLOrdinal(0, solver="point").fit(table[["user", "item"]], table["rating"]).save("m.dyads")
     printed = on_a_terminal([sys.executable, "-m", "dyads.cli", "predict", "m.dyads", "pairs.csv"])
     assert printed.startswith('"user","item","p_1"')
     assert "Predicting" not in printed
@@ -343,7 +343,7 @@ def test_small_probabilities_are_not_rounded_to_zero(run, here):
 
 def test_ids_and_labels_keep_all_their_digits(run, here):
     pairs = pd.DataFrame({"a": np.arange(40) + 1234567.125, "b": 0.1 + np.arange(40) % 3, "y": [1234567.25, 2.5] * 20})
-    dyads.LFLOrdinal(0).fit(pairs[["a", "b"]], pairs["y"]).save("m.dyads")
+    dyads.LFLOrdinal(0, solver="point").fit(pairs[["a", "b"]], pairs["y"]).save("m.dyads")
     pairs.to_parquet("pairs.parquet")
     assert run("predict", "m.dyads", "pairs.parquet", "-o", "out.csv")[0] == 0
     out = pd.read_csv("out.csv", float_precision="round_trip")

@@ -73,7 +73,7 @@ def test_named_columns_and_arrays_split_alike():
 
 
 def test_scikit_learn_takes_them():
-    model = LFLClassifier(rank=1, random_state=0)
+    model = LFLClassifier(rank=1, random_state=0, solver="point")
     with pytest.warns(UnknownIdWarning):
         scores = cross_val_score(model, X, Y, cv=split.NewRows(3))
     assert len(scores) == 3

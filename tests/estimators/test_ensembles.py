@@ -47,7 +47,7 @@ def test_features_of_dyads_go_with_their_dyads_in_an_average():
     model = LFLClassifier(rank=1, l2=0.3, n_models=2, random_state=0).fit(dated, Y)
     each = []
     for draw in model.record_.draws:
-        one = LFLClassifier()
+        one = LFLClassifier(solver="point")
         one.record_, one.columns_ = dataclasses.replace(model.record_, draws=(draw,)), model.columns_
         each.append(one.predict_proba(dated))
     np.testing.assert_allclose(model.predict_proba(dated), np.mean(each, axis=0), atol=1e-12)

@@ -283,7 +283,7 @@ def test_a_relation_of_one_label_does_not_rule_the_average():
 def test_undirected_relations_are_checked_by_relation():
     X = [["a", "b", "t"], ["b", "a", "t"], ["a", "c", "t"]]
     with pytest.raises(InputError, match="both orders"):
-        LFLRelational(structure="spectral").fit(X, [1, 0, 1])
+        LFLRelational(structure="spectral", solver="point").fit(X, [1, 0, 1])
     X[1][2] = "u"
     LFLRelational(structure="symmetric_mixture", l2=0.1).fit(X, [1, 0, 1])
 
@@ -314,17 +314,21 @@ def test_the_choice_of_base_hardly_matters_for_ordered_labels():
 @pytest.mark.parametrize(
     ("model", "y", "says"),
     [
-        (LFLRelational(), [0, 1, 2], "expected two"),
+        (LFLRelational(solver="point"), [0, 1, 2], "expected two"),
         (
             LFLLink(structure="bilinear"),
             [0, 1, 1],
             "LFLLink has no structure='bilinear'.*'symmetric'.*LFLClassifier or LFLOrdinal",
         ),
-        (LFLOrdinal(structure="symmetric"), [1, 2, 3], "LFLOrdinal has no structure='symmetric'.*Use LFLLink"),
+        (
+            LFLOrdinal(structure="symmetric", solver="point"),
+            [1, 2, 3],
+            "LFLOrdinal has no structure='symmetric'.*Use LFLLink",
+        ),
         (LFLLink(structure="symetric"), [0, 1, 1], "did you mean 'symmetric'"),
-        (LFLOrdinal(structure="stereotype", n_terms=4), [1, 2, 3], "at most as many terms as labels"),
-        (LFLOrdinal(structure="stereotype"), [1, 2, 2], "three or more labels"),
-        (LFLOrdinal(structure="bilinear", n_terms=2), [1, 2, 3], "n_terms=2 is for"),
+        (LFLOrdinal(structure="stereotype", n_terms=4, solver="point"), [1, 2, 3], "at most as many terms as labels"),
+        (LFLOrdinal(structure="stereotype", solver="point"), [1, 2, 2], "three or more labels"),
+        (LFLOrdinal(structure="bilinear", n_terms=2, solver="point"), [1, 2, 3], "n_terms=2 is for"),
         (LFLLink(l2=L2(row=2.0)), [0, 1, 1], "l2 has row=2.0"),
     ],
     ids=str,

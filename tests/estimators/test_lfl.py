@@ -104,7 +104,7 @@ def test_a_checkerboard_is_learnt(solver):
     X = pd.DataFrame({"rank": row, "file": col})
     model = LFLClassifier(rank=1, l2=0.1, n_init=3, solver=solver, random_state=0).fit(X[~held], y[~held])
     assert model.score(X[held], y[held]) == 1
-    assert LFLClassifier(rank=0).fit(X[~held], y[~held]).score(X[held], y[held]) < 0.7
+    assert LFLClassifier(rank=0, solver="point").fit(X[~held], y[~held]).score(X[held], y[held]) < 0.7
 
 
 @BOTH_SOLVERS
@@ -139,8 +139,8 @@ def test_zero_weights_are_no_dyads():
     weight = np.ones(len(y))
     X = np.vstack([X, [[999, 100], [3, 999]]])
     y, weight = np.append(y, [7, 7]), np.append(weight, [0, 0])
-    weighted = LFLClassifier(rank=2, random_state=0).fit(X, y, weight)
-    plain = LFLClassifier(rank=2, random_state=0).fit(X[:-2], y[:-2])
+    weighted = LFLClassifier(rank=2, random_state=0, solver="point").fit(X, y, weight)
+    plain = LFLClassifier(rank=2, random_state=0, solver="point").fit(X[:-2], y[:-2])
     assert weighted.classes_.tolist() == plain.classes_.tolist()
     assert 999 not in weighted.row_ids_
     assert 999 not in weighted.col_ids_
@@ -151,7 +151,7 @@ def test_the_same_table_in_any_library_gives_the_same_model():
     X, y = ratings()
     columns = {"user": X[:, 0], "item": X[:, 1]}
     tables = [columns, pd.DataFrame(columns), pl.DataFrame(columns), pa.table(columns), X, X.tolist()]
-    fits = [LFLOrdinal(rank=2, random_state=0).fit(table, y) for table in tables]
+    fits = [LFLOrdinal(rank=2, random_state=0, solver="point").fit(table, y) for table in tables]
     for table, model in zip(tables, fits, strict=True):
         np.testing.assert_array_equal(model.predict_proba(table), fits[0].predict_proba(columns))
 
@@ -159,7 +159,7 @@ def test_the_same_table_in_any_library_gives_the_same_model():
 @pytest.mark.parametrize("base", ["bought", "viewed", None])
 def test_the_base_has_no_weights_and_zero_log_odds(base):
     data, _ = make_store(n_shoppers=40, n_products=30).split(0.8)
-    model = LFLClassifier(rank=2, reference=base, random_state=0).fit(data.X, data.y)
+    model = LFLClassifier(rank=2, reference=base, random_state=0, solver="point").fit(data.X, data.y)
     odds = model.log_odds(data.X)
     np.testing.assert_allclose(np.exp(odds) / np.exp(odds).sum(1, keepdims=True), model.predict_proba(data.X))
     if base is None:
@@ -177,7 +177,7 @@ def test_the_base_has_no_weights_and_zero_log_odds(base):
 def test_two_labels_pin_the_first_by_default():
     X, y = ratings()
     y = np.where(y > 3, "like", "hate")
-    model = LFLClassifier(rank=2, random_state=0).fit(X, y)
+    model = LFLClassifier(rank=2, random_state=0, solver="point").fit(X, y)
     assert model.record_.parts.structure.reference == 0
     assert model.n_parameters_ == (20 + 15) * 3 + 1
     assert model.decision_function(X).shape == (len(y),)
@@ -214,7 +214,7 @@ def test_ordinal_predicts_the_median_for_log_and_the_nearest_to_the_mean_for_squ
         ("log", lambda p, v: v[(p.cumsum(1) < 0.5).sum(1)]),
         ("squared", lambda p, v: v[np.abs((p @ v)[:, None] - v).argmin(1)]),
     ):
-        model = LFLOrdinal(rank=2, loss=loss, random_state=0).fit(X, y)
+        model = LFLOrdinal(rank=2, loss=loss, random_state=0, solver="point").fit(X, y)
         p, values = model.predict_proba(X), model.classes_
         np.testing.assert_array_equal(model.predict(X), decide(p, values))
         np.testing.assert_allclose(model.predict_mean(X), p @ values)
@@ -223,18 +223,18 @@ def test_ordinal_predicts_the_median_for_log_and_the_nearest_to_the_mean_for_squ
 
 def test_half_stars_and_booleans_are_ordered_labels():
     X, y = ratings()
-    stars = LFLOrdinal(rank=1, random_state=0).fit(X, y / 2)
+    stars = LFLOrdinal(rank=1, random_state=0, solver="point").fit(X, y / 2)
     assert stars.classes_.tolist() == [0.5, 1.0, 1.5, 2.0, 2.5]
-    assert 0 < LFLClassifier(rank=1, random_state=0).fit(X, y / 2).score(X, y / 2) <= 1
+    assert 0 < LFLClassifier(rank=1, random_state=0, solver="point").fit(X, y / 2).score(X, y / 2) <= 1
     assert set(stars.predict(X)) <= set(stars.classes_)
-    flags = LFLOrdinal(rank=1, random_state=0).fit(X, y > 3)
+    flags = LFLOrdinal(rank=1, random_state=0, solver="point").fit(X, y > 3)
     assert flags.predict(X).dtype == bool
     assert flags.score(X, y > 3) == pytest.approx(-(flags.predict(X) != (y > 3)).mean())
 
 
 def test_a_cost_matrix_gives_the_label_of_least_expected_cost():
     X, y = ratings()
-    model = LFLClassifier(rank=2, random_state=0).fit(X, y)
+    model = LFLClassifier(rank=2, random_state=0, solver="point").fit(X, y)
     np.testing.assert_array_equal(model.predict(X, cost=1 - np.eye(5)), model.predict(X))
     never_one = np.tile([0.0, 1, 1, 1, 1], (5, 1))
     assert set(model.predict(X, cost=never_one)) == {1}
@@ -247,7 +247,7 @@ def test_a_cost_matrix_gives_the_label_of_least_expected_cost():
 
 def test_unknown_ids_follow_their_policy():
     X, y = ratings()
-    model = LFLClassifier(rank=2, random_state=0).fit(X, y)
+    model = LFLClassifier(rank=2, random_state=0, solver="point").fit(X, y)
     strange = [[0, 100], [-5, 100], [-5, -5]]
     with pytest.warns(UnknownIdWarning, match="Of 3 dyads, 2 have a row id and 1 have a column id not seen") as caught:
         p = model.predict_proba(strange)
@@ -282,7 +282,7 @@ def test_an_unknown_row_is_an_average_row():
 
 def test_other_column_names_are_refused_not_guessed():
     X, y = ratings()
-    model = LFLClassifier(rank=1, random_state=0).fit(pd.DataFrame(X, columns=["user", "item"]), y)
+    model = LFLClassifier(rank=1, random_state=0, solver="point").fit(pd.DataFrame(X, columns=["user", "item"]), y)
     with pytest.raises(InputError, match=r"\['item', 'uid'\].*\['user', 'item'\]"):
         model.predict(pd.DataFrame(X, columns=["item", "uid"]))
     np.testing.assert_array_equal(model.predict(X), model.predict(pd.DataFrame(X, columns=["user", "item"])))
@@ -290,7 +290,7 @@ def test_other_column_names_are_refused_not_guessed():
 
 def test_no_dyads_give_no_predictions():
     X, y = ratings()
-    model = LFLOrdinal(rank=1, random_state=0).fit(X, y)
+    model = LFLOrdinal(rank=1, random_state=0, solver="point").fit(X, y)
     for nothing in (X[:0], np.empty((0, 2)), {"0": [], "1": []}, pd.DataFrame(X[:0])):
         assert model.predict_proba(nothing).shape == (0, 5)
         assert model.predict(nothing).shape == (0,)
@@ -299,10 +299,10 @@ def test_no_dyads_give_no_predictions():
 def test_columns_are_found_by_name_in_any_order():
     X, y = ratings()
     frame = pd.DataFrame({"item": X[:, 1], "user": X[:, 0]})
-    model = LFLClassifier(rank=1, id_columns=("user", "item"), random_state=0).fit(frame, y)
+    model = LFLClassifier(rank=1, id_columns=("user", "item"), random_state=0, solver="point").fit(frame, y)
     assert set(model.row_ids_) == set(X[:, 0])
     np.testing.assert_array_equal(model.predict_proba(frame), model.predict_proba(frame[["user", "item"]]))
-    swapped = LFLClassifier(rank=1, id_columns=("1", "0")).fit(X, y)
+    swapped = LFLClassifier(rank=1, id_columns=("1", "0"), solver="point").fit(X, y)
     assert set(swapped.row_ids_) == set(X[:, 1])
 
 
@@ -365,20 +365,22 @@ def test_a_warm_start_continues_and_knows_ids_by_name():
 def test_a_callback_sees_every_iteration_and_may_stop():
     X, y = ratings()
     seen = []
-    model = LFLClassifier(rank=2, random_state=0).fit(X, y, callback=lambda step: seen.append(step) or len(seen) == 4)
+    model = LFLClassifier(rank=2, random_state=0, solver="point").fit(
+        X, y, callback=lambda step: seen.append(step) or len(seen) == 4
+    )
     assert [step.iteration for step in seen] == [1, 2, 3, 4]
     assert model.n_iter_ == 4
     assert not model.converged_
-    LFLClassifier(rank=2, n_init=3).fit(X, y, callback=lambda step: seen.append(step) or np.True_)
+    LFLClassifier(rank=2, n_init=3, solver="point").fit(X, y, callback=lambda step: seen.append(step) or np.True_)
     assert len(seen) == 5, "a stopped fit is not started again"
 
 
 def test_verbose_logs_and_the_library_never_prints(caplog, capsys):
     X, y = ratings()
-    LFLClassifier(rank=1).fit(X, y)
+    LFLClassifier(rank=1, solver="point").fit(X, y)
     assert not caplog.records
     with caplog.at_level(logging.INFO, logger="dyads"):
-        model = LFLClassifier(rank=1, verbose=1).fit(X, y)
+        model = LFLClassifier(rank=1, verbose=1, solver="point").fit(X, y)
     assert len(caplog.records) == model.n_iter_
     assert "objective" in caplog.text
     assert capsys.readouterr().out == ""
@@ -408,7 +410,7 @@ def test_auto_chooses_the_solver_by_dyads_labels_and_rank():
         (15_000, 2, 120, "sgd"),
         (15_000, 6, 20, "sgd"),
     ):
-        model = LFLClassifier(rank=rank, random_state=0).fit(X[:n], y[:n] % n_labels)
+        model = LFLClassifier(rank=rank, random_state=0, solver="point").fit(X[:n], y[:n] % n_labels)
         assert model.solver_ == expected
 
 
@@ -436,7 +438,7 @@ def test_divergence_is_a_named_error_and_the_last_finite_state_is_kept(solver):
 
 def test_fit_alters_no_parameter_and_nothing_is_learnt_before_it():
     X, y = ratings()
-    model = LFLClassifier(rank=2, random_state=0)
+    model = LFLClassifier(rank=2, random_state=0, solver="point")
     before = model.get_params()
     assert not [name for name in vars(model) if name.endswith("_")]
     assert not hasattr(model, "classes_")
@@ -448,11 +450,14 @@ def test_fit_alters_no_parameter_and_nothing_is_learnt_before_it():
 def test_scikit_learn_can_clone_search_and_pickle():
     X, y = ratings()
     search = GridSearchCV(
-        LFLClassifier(rank=1, random_state=0, engine=CPU(1)), {"l2": [1.0, 10.0]}, cv=2, scoring="neg_log_loss"
+        LFLClassifier(rank=1, random_state=0, engine=CPU(1), solver="point"),
+        {"l2": [1.0, 10.0]},
+        cv=2,
+        scoring="neg_log_loss",
     )
     search.fit(X, y)
     assert search.best_params_["l2"] in (1.0, 10.0)
-    assert len(cross_val_score(LFLOrdinal(rank=1), X, y, cv=2)) == 2
+    assert len(cross_val_score(LFLOrdinal(rank=1, solver="point"), X, y, cv=2)) == 2
     copy = pickle.loads(pickle.dumps(search.best_estimator_))
     np.testing.assert_array_equal(copy.predict_proba(X), search.best_estimator_.predict_proba(X))
 
@@ -510,9 +515,12 @@ def test_bad_input_gets_a_sentence_before_any_work(parameters, X, y, weight, say
 def test_ordered_texts_have_the_values_of_their_places():
     texts = np.array(["", "bad", "poor", "fair", "good", "best"])
     order = ["worst", *texts[1:]]
-    words, codes = LFLOrdinal(rank=1, order=order, random_state=0).fit(GOOD_X, texts[GOOD_Y]), GOOD_Y - GOOD_Y.min()
+    words, codes = (
+        LFLOrdinal(rank=1, order=order, random_state=0, solver="point").fit(GOOD_X, texts[GOOD_Y]),
+        GOOD_Y - GOOD_Y.min(),
+    )
     assert words.classes_.tolist() == [text for text in texts.tolist() if text in texts[GOOD_Y]]
-    numbers = LFLOrdinal(rank=1, random_state=0).fit(GOOD_X, codes)
+    numbers = LFLOrdinal(rank=1, random_state=0, solver="point").fit(GOOD_X, codes)
     np.testing.assert_allclose(words.predict_mean(GOOD_X), numbers.predict_mean(GOOD_X))
     assert words.score(GOOD_X, texts[GOOD_Y]) == pytest.approx(numbers.score(GOOD_X, codes))
     with pytest.raises(InputError, match="label 'z' is not among those of the model"):
@@ -542,15 +550,24 @@ def levels(n=200):
 )
 def test_ordered_categoricals_keep_their_order(as_ordered):
     X, names, codes = levels()
-    model = LFLOrdinal(rank=0).fit(X, as_ordered(names))
+    model = LFLOrdinal(rank=0, solver="point").fit(X, as_ordered(names))
     assert model.classes_.tolist() == LEVELS[:3], "in order, without the category that does not occur"
-    np.testing.assert_array_equal(model.predict_mean(X), LFLOrdinal(rank=0).fit(X, codes).predict_mean(X))
-    assert LFLClassifier(rank=0).fit(X, as_ordered(names)).classes_.tolist() == ["high", "low", "medium"]
+    np.testing.assert_array_equal(
+        model.predict_mean(X), LFLOrdinal(rank=0, solver="point").fit(X, codes).predict_mean(X)
+    )
+    assert LFLClassifier(rank=0, solver="point").fit(X, as_ordered(names)).classes_.tolist() == [
+        "high",
+        "low",
+        "medium",
+    ]
 
 
 def test_a_model_of_ordered_texts_is_that_of_numbers(tmp_path):
     X, names, codes = levels()
-    words, numbers = LFLOrdinal(rank=1, order=LEVELS, random_state=0), LFLOrdinal(rank=1, random_state=0)
+    words, numbers = (
+        LFLOrdinal(rank=1, order=LEVELS, random_state=0, solver="point"),
+        LFLOrdinal(rank=1, random_state=0, solver="point"),
+    )
     words.fit(X[:150], names[:150]).save(tmp_path / "words.dyads")
     words, numbers = dyads.load(tmp_path / "words.dyads"), numbers.fit(X[:150], codes[:150])
     assert words.classes_.tolist() == LEVELS[:3]
@@ -564,7 +581,9 @@ def test_a_model_of_ordered_texts_is_that_of_numbers(tmp_path):
     for table in (X, new):
         np.testing.assert_array_equal(words.predict_proba(table), numbers.predict_proba(table))
         np.testing.assert_array_equal(words.predict_set(table), numbers.predict_set(table))
-    first = LFLOrdinal(rank=0, order=LEVELS, random_state=0).partial_fit(X[:9], names[:9], classes=LEVELS)
+    first = LFLOrdinal(rank=0, order=LEVELS, random_state=0, solver="point").partial_fit(
+        X[:9], names[:9], classes=LEVELS
+    )
     assert first.partial_fit(X, names).classes_.tolist() == LEVELS
 
 
@@ -600,14 +619,17 @@ def test_a_model_of_ordered_texts_is_that_of_numbers(tmp_path):
 def test_an_order_that_is_missing_or_wrong_is_refused(order, as_labels, says):
     X, names, _ = levels()
     with pytest.raises(InputError, match=says):
-        LFLOrdinal(rank=0, order=order).fit(X, as_labels(names))
+        LFLOrdinal(rank=0, order=order, solver="point").fit(X, as_labels(names))
 
 
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        (LFLClassifier(rank=10**9), r"rank=1000000000 and 5 labels make [\d,]+ parameters, which take [\d,]+ GiB"),
-        (LFLOrdinal(rank=10**9), "Lower rank"),
+        (
+            LFLClassifier(rank=10**9, solver="point"),
+            r"rank=1000000000 and 5 labels make [\d,]+ parameters, which take [\d,]+ GiB",
+        ),
+        (LFLOrdinal(rank=10**9, solver="point"), "Lower rank"),
         (LFLOrdinalCV(rank=10**9), "Lower rank"),
         (dyads.baselines.MMMF(rank=10**9), "Lower rank"),
     ],
@@ -619,11 +641,11 @@ def test_a_model_beyond_memory_is_refused_before_it_is_made(model, says):
 
 @pytest.mark.parametrize("seed", [-1, 2**32, 1.5, "0"])
 def test_seeds_are_checked_wherever_there_are_any(seed):
-    model = LFLOrdinal(rank=0).fit(GOOD_X, GOOD_Y)
+    model = LFLOrdinal(rank=0, solver="point").fit(GOOD_X, GOOD_Y)
     features = {"a": np.unique(GOOD_X[:, 0]), "x": np.unique(GOOD_X[:, 0])}
     for use in (
-        lambda: LFLClassifier(random_state=seed).fit(GOOD_X, GOOD_Y),
-        lambda: LFLClassifier(random_state=seed).partial_fit(GOOD_X, GOOD_Y),
+        lambda: LFLClassifier(random_state=seed, solver="point").fit(GOOD_X, GOOD_Y),
+        lambda: LFLClassifier(random_state=seed, solver="point").partial_fit(GOOD_X, GOOD_Y),
         lambda: dyads.baselines.MMMF(random_state=seed).fit(GOOD_X, GOOD_Y),
         lambda: model.recommend(GOOD_X[0, 0], random_state=seed),
         lambda: list(dyads.split.NewRows(2, random_state=seed).split(GOOD_X)),
@@ -648,17 +670,19 @@ def test_many_ordered_labels_raise_no_warning():
 
 def test_an_order_is_for_ordered_labels():
     with pytest.raises(InputError, match="use LFLOrdinal"):
-        LFLClassifier(order=LEVELS).fit(GOOD_X, GOOD_Y)
+        LFLClassifier(order=LEVELS, solver="point").fit(GOOD_X, GOOD_Y)
 
 
 def test_a_solver_that_does_not_fit_the_loss_names_one_that_does():
     with pytest.raises(InputError, match="needs a smooth loss.*'sgd'"):
         LFLOrdinal(loss=dyads.Absolute(delta=0.0), solver="lbfgs").fit(GOOD_X, GOOD_Y)
-    assert LFLOrdinal(loss=dyads.Absolute(delta=0.0), random_state=0).fit(GOOD_X, GOOD_Y).solver_ == "sgd"
+    assert (
+        LFLOrdinal(loss=dyads.Absolute(delta=0.0), random_state=0, solver="point").fit(GOOD_X, GOOD_Y).solver_ == "sgd"
+    )
 
 
 def test_ids_of_another_type_at_predict_are_refused():
-    model = LFLClassifier(rank=1).fit(GOOD_X, GOOD_Y)
+    model = LFLClassifier(rank=1, solver="point").fit(GOOD_X, GOOD_Y)
     with pytest.raises(DtypeError, match="string.*int64"):
         model.predict(GOOD_X.astype(str))
 
@@ -667,7 +691,7 @@ def test_predicting_before_fitting_is_an_error():
     from sklearn.exceptions import NotFittedError
 
     with pytest.raises(NotFittedError):
-        LFLClassifier().predict(GOOD_X)
+        LFLClassifier(solver="point").predict(GOOD_X)
 
 
 def test_duplicate_dyads_are_legal_observations():
@@ -679,12 +703,12 @@ def test_duplicate_dyads_are_legal_observations():
 def test_a_model_remembers_what_its_data_were_called(tmp_path):
     X = pd.DataFrame({"a": [1, 1, 2, 2], "b": [1, 2, 1, 2]})
     y, weight = pd.Series([0, 1, 1, 0], name="liked"), pl.Series("trust", [1.0, 2.0, 1.0, 1.0])
-    model = LFLClassifier(rank=0).fit(X, y, weight)
+    model = LFLClassifier(rank=0, solver="point").fit(X, y, weight)
     model.save(tmp_path / "m.dyads")
     for trained_on in (model.trained_on_, dyads.load(tmp_path / "m.dyads").trained_on_):
         assert trained_on == {"label": "liked", "weight": "trust", "pairs": 4, "version": dyads.__version__}
-    assert LFLClassifier(rank=0).fit(X, y.to_list()).trained_on_["label"] is None
-    online = LFLClassifier(rank=0).partial_fit(X, y).partial_fit(X[:3], y[:3])
+    assert LFLClassifier(rank=0, solver="point").fit(X, y.to_list()).trained_on_["label"] is None
+    online = LFLClassifier(rank=0, solver="point").partial_fit(X, y).partial_fit(X[:3], y[:3])
     assert (online.trained_on_["pairs"], online.structure_) == (7, "bilinear")
 
 
@@ -706,7 +730,7 @@ def test_more_labels_leave_what_is_remembered_of_the_first():
 
 def test_the_order_of_labels_may_come_from_an_index_or_from_all_classes():
     levels = pd.Index(["yes", "no", "maybe"])
-    assert LFLOrdinal(rank=0, order=levels).fit(X, Y).classes_.tolist() == levels.tolist()
+    assert LFLOrdinal(rank=0, order=levels, solver="point").fit(X, Y).classes_.tolist() == levels.tolist()
     classes = pd.Categorical(levels, categories=levels, ordered=True)
     model = LFLOrdinal(rank=0, solver="sgd").partial_fit(X, Y, classes=classes)
     assert model.classes_.tolist() == levels.tolist()

@@ -29,7 +29,7 @@ def by_model(table):
 
 def test_regimes_are_judged_side_by_side():
     old = (~X["user"].isin(["u1", "u2"]) & ~X["item"].isin(["i1", "i2"])).to_numpy()
-    model = LFLClassifier(rank=1, random_state=0).fit(X[old], Y[old])
+    model = LFLClassifier(rank=1, random_state=0, solver="point").fit(X[old], Y[old])
     table = by_model(dyads.evaluate(model, X, Y))
     assert table.index.tolist() == ["known", "new row", "new column", "both new", "all"]
     assert table.loc["known", "n"] == old.sum()
@@ -43,7 +43,7 @@ def test_regimes_are_judged_side_by_side():
 
 def test_ordered_labels_have_an_absolute_error_and_weights_count():
     stars = 1 + np.searchsorted(["maybe", "no", "yes"], Y)
-    model = LFLOrdinal(rank=1, random_state=0).fit(X, stars)
+    model = LFLOrdinal(rank=1, random_state=0, solver="point").fit(X, stars)
     table = dyads.evaluate(model, X.to_numpy(), stars)
     assert table["mean_absolute_error"][0] == pytest.approx(-model.score(X, stars))
     none = dyads.evaluate(model, X[:0], stars[:0])
@@ -57,7 +57,7 @@ def test_ordered_labels_have_an_absolute_error_and_weights_count():
     np.testing.assert_allclose(some.loc["all"].iloc[:, 1:3], part.loc["all"].iloc[:, 1:3])
     with pytest.raises(InputError, match="dyads but 3 labels"):
         dyads.evaluate(model, X, stars[:3])
-    texts = LFLOrdinal(rank=1, order=["maybe", "no", "yes"], random_state=0).fit(X, Y)
+    texts = LFLOrdinal(rank=1, order=["maybe", "no", "yes"], random_state=0, solver="point").fit(X, Y)
     pd.testing.assert_frame_equal(dyads.evaluate(texts, X, Y), dyads.evaluate(model, X, stars))
 
 
@@ -65,7 +65,7 @@ def test_a_model_is_judged_beside_the_marginals_of_its_training_data_on_the_same
     stars = 1 + np.searchsorted(["maybe", "no", "yes"], Y)
     old = (X["user"] != "u1").to_numpy()
     train, test = old & (np.arange(len(X)) % 4 > 0), np.arange(len(X)) % 4 == 0
-    table = dyads.evaluate(LFLOrdinal(rank=0).fit(X[train], stars[train]), X[test], stars[test])
+    table = dyads.evaluate(LFLOrdinal(rank=0, solver="point").fit(X[train], stars[train]), X[test], stars[test])
     predictors = ["model", "all labels", "labels by user", "labels by item"]
     for regime in ("known", "new row", "all"):
         assert table.loc[table["regime"] == regime, "predictor"].tolist() == predictors
@@ -101,18 +101,20 @@ def test_a_model_that_does_not_beat_marginals_says_so_and_by_how_much():
     squared = dataclasses.replace(record.parts, loss=Squared().bind(np.arange(3.0)))
     flat.record_ = dataclasses.replace(record, parts=squared)
     assert "calibrate its probabilities" in shortfall(flat, predictors_of(flat, pairs[test]), y[test])
-    good = LFLClassifier(rank=0, random_state=0).fit(X[:1000], Y[:1000])
+    good = LFLClassifier(rank=0, random_state=0, solver="point").fit(X[:1000], Y[:1000])
     assert shortfall(good, predictors_of(good, X[1000:]), Y[1000:]) == ""
 
 
 def test_a_table_for_people_leaves_out_what_it_would_say_twice():
-    model = LFLClassifier(rank=0).fit(X, Y)
+    model = LFLClassifier(rank=0, solver="point").fit(X, Y)
     ((regime, (n, table)),) = turned(dyads.evaluate(model, X, Y).to_dict("list")).items()
     assert (regime, n) == ("all", len(X))
     assert list(table) == ["metric", "model", "all labels", "labels by user", "labels by item"]
     assert table["metric"][:3] == ["log-loss", "Brier score", "class-wise calibration error"]
     without = (X["user"] != "u1").to_numpy()
-    new = turned(dyads.evaluate(LFLClassifier(rank=0).fit(X[without], Y[without]), X, Y).to_dict("list"))
+    new = turned(
+        dyads.evaluate(LFLClassifier(rank=0, solver="point").fit(X[without], Y[without]), X, Y).to_dict("list")
+    )
     assert {regime: n for regime, (n, _) in new.items()} == {
         "all": len(X), "known": without.sum(), "new row": (~without).sum()
     }  # fmt: skip
@@ -132,13 +134,13 @@ def test_held_out_figures_of_a_fit_have_those_of_marginals_on_the_same_dyads():
     assert stopped.held_out_["model"] == pytest.approx(min(stopped.trace_["validation"]))
     in_sample = dyads.metrics.log_loss(y, stopped.marginals(pairs)["labels by user"].proba, [0, 1, 2])
     assert stopped.held_out_["labels by user"] > in_sample + 0.05, "the held-out labels are not counted"
-    assert LFLClassifier(rank=0).fit(pairs, y).held_out_ == {}
+    assert LFLClassifier(rank=0, solver="point").fit(pairs, y).held_out_ == {}
 
 
 @pytest.mark.parametrize("loss", ["log", "brier"])
 def test_latent_weights_vanish_at_the_strength_that_is_found(loss):
     data = make_nominal(n=40, rank=2, width=2.0, random_state=0)
-    top = vanishing_l2(LFLClassifier(loss=loss), data.X, data.y)
+    top = vanishing_l2(LFLClassifier(loss=loss, solver="point"), data.X, data.y)
     sizes = [
         LFLClassifier(rank=2, loss=loss, l2=share * top, solver=LBFGS(max_iter=3000, tol=1e-12), random_state=0)
         .fit(data.X, data.y)
@@ -164,7 +166,9 @@ def test_penalties_are_chosen_without_a_number_from_the_user():
     ]
     best = min(dyads.metrics.log_loss(test.y, model.predict_proba(test.X), test.classes) for model in finer)
     assert dyads.metrics.log_loss(test.y, search.predict_proba(test.X), test.classes) < 1.05 * best
-    chosen = LFLClassifier(rank=2, random_state=0).set_params(**search.best_params_).fit(train.X, train.y)
+    chosen = (
+        LFLClassifier(rank=2, random_state=0, solver="point").set_params(**search.best_params_).fit(train.X, train.y)
+    )
     np.testing.assert_array_equal(search.predict_proba(test.X), chosen.predict_proba(test.X))
     axes = plot_cv_curve(matplotlib.figure.Figure().subplots(), results)
     assert axes.get_xscale() == "log"
@@ -219,8 +223,8 @@ def test_folds_are_fitted_by_the_solver_of_the_final_fit(monkeypatch):
         used.append((len(data[1]), model.solver_))
         return model
 
-    monkeypatch.setattr(selection, "auto_solver", by_size)
-    monkeypatch.setattr(lfl, "auto_solver", by_size)
+    monkeypatch.setattr(selection, "point_solver", by_size)
+    monkeypatch.setattr(lfl, "point_solver", by_size)
     monkeypatch.setattr(LFLClassifier, "fit", fit)
     LFLClassifierCV(1, cv=2, random_state=0).fit(X, Y)
     sizes, solvers = zip(*used, strict=True)
@@ -390,7 +394,7 @@ def test_a_search_takes_what_a_fit_takes():
 
 
 def test_a_regime_without_weight_has_no_figures():
-    model = LFLClassifier(rank=0).fit(X, Y)
+    model = LFLClassifier(rank=0, solver="point").fit(X, Y)
     table = pd.concat([X[:40], X[:5].assign(user="new")])
     weight = np.repeat([1.0, 0.0], [40, 5])
     figures = dyads.evaluate(model, table, np.concatenate([Y[:40], Y[:5]]), weight).set_index(["regime", "predictor"])

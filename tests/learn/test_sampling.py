@@ -251,7 +251,7 @@ def test_the_pictures_show_chains_mixing_and_one_dyad(ordinal):
     with pytest.raises(InputError, match="expected exactly one"):
         report.plot_interval(interval, ordinal, X[:2])
     with pytest.raises(InputError, match="no chains"):
-        report.plot_trace(trace, LFLOrdinal(rank=1).fit(X, STARS))
+        report.plot_trace(trace, LFLOrdinal(rank=1, solver="point").fit(X, STARS))
 
 
 def test_thompson_sampling_tries_what_is_uncertain(ordinal):
@@ -285,7 +285,7 @@ def test_what_cannot_be_sampled_is_said(choices, message):
 
 
 def test_what_needs_draws_says_so(ordinal):
-    point = LFLOrdinal(rank=1).fit(X, STARS)
+    point = LFLOrdinal(rank=1, solver="point").fit(X, STARS)
     for ask in (lambda: point.predict_interval(X), lambda: point.recommend(["u1"], by="thompson")):
         with pytest.raises(InputError, match="solver='gibbs'"):
             ask()

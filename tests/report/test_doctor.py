@@ -28,21 +28,23 @@ def test_noise_is_called_noise_and_gets_the_simplest_model():
     assert examined.advice in ("--kind ordinal", "--kind ordinal --rank 0")
 
 
-def test_clear_structure_gets_a_weaker_penalty_than_the_default():
+def test_clear_structure_is_found_by_the_defaults():
     examined = doctor.examine(*structured())
     log_loss = examined.checked["log_loss"]
-    kind, l2 = examined.advice.split(" --l2 ")
-    assert kind == "--kind nominal"
-    assert float(l2) < 6
-    assert log_loss[f"--l2 {l2}"] < log_loss["defaults"] < log_loss["all labels"]
+    assert examined.advice == "--kind nominal"
+    assert log_loss["defaults"] == min(log_loss.values()) < log_loss["all labels"] / 2
     assert not any("clearly beat" in sentence for sentence in examined.findings)
 
 
-def test_what_is_not_clearly_better_than_the_defaults_is_not_advised(monkeypatch):
-    monkeypatch.setattr(doctor, "paired_difference", lambda ours, theirs: (np.mean(ours - theirs), 1.0))
-    examined = doctor.examine(*structured())
-    assert min(examined.checked["log_loss"].values()) < examined.checked["log_loss"]["defaults"]
-    assert examined.advice == "--kind nominal"
+@pytest.mark.parametrize(("error", "advice"), [(1.0, ""), (0.01, " --rank 0")])
+def test_only_what_is_clearly_better_than_the_defaults_is_advised(monkeypatch, error, advice):
+    def judged(trial, l2):
+        trial.losses["--rank 0"] = trial.losses[""] - 0.1
+        return "--rank 0"
+
+    monkeypatch.setattr(doctor._Trial, "_judge_penalty", judged)
+    monkeypatch.setattr(doctor, "paired_difference", lambda ours, theirs: (np.mean(ours - theirs), error))
+    assert doctor.examine(*table(n=300)).advice == "--kind ordinal" + advice
 
 
 def test_a_large_table_is_checked_on_some_rows_and_gets_the_defaults(monkeypatch):

@@ -88,15 +88,21 @@ ROWS, COLUMNS = ("Map of {} ({}): near points have similar labels".format(what, 
 @pytest.mark.parametrize(
     ("model", "data", "is_a", "trained", "drawn"),
     [
-        (LFLOrdinal(rank=1), nominal, "LFLOrdinal, stereotype, rank 1", "lbfgs, ", [CURVE]),
+        (LFLOrdinal(rank=1, solver="point"), nominal, "LFLOrdinal, stereotype, rank 1", "lbfgs, ", [CURVE]),
         pytest.param(
             *(GIBBS, nominal, "LFLOrdinal, stereotype, rank 2", r"\d+ draws of the posterior, 5 "),
             [TRACE, ROWS, COLUMNS],
             marks=pytest.mark.xdist_group("blocks"),
         ),
-        (LFLClassifier(rank=0), nominal, "LFLClassifier, bilinear, rank 0", "lbfgs, ", [CURVE]),
+        (LFLClassifier(rank=0, solver="point"), nominal, "LFLClassifier, bilinear, rank 0", "lbfgs, ", [CURVE]),
         (LFLLink(rank=2), links, "LFLLink, symmetric, rank 2", "lbfgs, ", [CURVE, ROWS]),
-        (LFLRelational(rank=2), relations, "LFLRelational, relational, rank 2", "lbfgs, ", [CURVE, ROWS, COLUMNS]),
+        (
+            LFLRelational(rank=2, solver="point"),
+            relations,
+            "LFLRelational, relational, rank 2",
+            "lbfgs, ",
+            [CURVE, ROWS, COLUMNS],
+        ),
     ],
     ids=["ordinal", "posterior", "classifier", "link", "relational"],
 )
@@ -350,8 +356,8 @@ def test_nothing_keeps_anyone_from_reading_it(browser, path, scheme):
 def test_a_page_of_ordered_texts_has_the_figures_of_numbers():
     (X, y), (X_test, y_test) = nominal()
     names = np.array(["", "low", "medium", "high"])
-    words = LFLOrdinal(rank=0, order=names[1:]).fit(X, names[y])
-    numbers = LFLOrdinal(rank=0).fit(X, y)
+    words = LFLOrdinal(rank=0, order=names[1:], solver="point").fit(X, names[y])
+    numbers = LFLOrdinal(rank=0, solver="point").fit(X, y)
     shown = [
         table_after("Metrics", page.report(model, X_test, labels))
         for model, labels in ((words, names[y_test]), (numbers, y_test))

@@ -62,7 +62,9 @@ def test_a_saved_model_predicts_the_same(model, path, store):
 )
 def test_ids_and_labels_of_any_type_come_back(ids, labels, tmp_path):
     X = {"when": ids, "what": ["x", "y", "x", "y"]}
-    model = LFLOrdinal(rank=1, loss=dyads.Absolute(0.2), random_state=np.random.RandomState(0)).fit(X, labels)
+    model = LFLOrdinal(rank=1, loss=dyads.Absolute(0.2), random_state=np.random.RandomState(0), solver="point").fit(
+        X, labels
+    )
     model.save(tmp_path / "m")
     again = dyads.load(tmp_path / "m")
     assert again.classes_.dtype == model.classes_.dtype
@@ -359,7 +361,7 @@ def test_a_forged_file_with_right_checksums_is_refused_by_the_name_of_its_part(s
 
 def test_lengths_that_take_no_bytes_are_refused(store, tmp_path):
     path = tmp_path / "m.dyads"
-    LFLClassifier(rank=0, bias=False).fit(store.X, store.y).save(path)
+    LFLClassifier(rank=0, bias=False, solver="point").fit(store.X, store.y).save(path)
     manifest, arrays = mutations.unpacked(path.read_bytes())
     spread = {f"0.{side}_spread": np.zeros((2**40, 0)) for side in ("row", "col")}
     path.write_bytes(mutations.packed(manifest, arrays | spread))

@@ -122,7 +122,7 @@ def test_few_dyads_make_no_label_impossible(method, n):
 
 
 def test_enough_dyads_raise_no_warning():
-    model = LFLOrdinal(rank=0).fit(*TRAIN)
+    model = LFLOrdinal(rank=0, solver="point").fit(*TRAIN)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.calibrate(HELD[0][:20], HELD[1][:20])
@@ -131,7 +131,7 @@ def test_enough_dyads_raise_no_warning():
 
 
 def test_bad_calibration_gets_a_sentence():
-    model = LFLOrdinal(rank=1, random_state=0).fit(*TRAIN)
+    model = LFLOrdinal(rank=1, random_state=0, solver="point").fit(*TRAIN)
     with pytest.raises(InputError, match="was not conformalized"):
         model.predict_set(TEST[0])
     with pytest.raises(InputError, match="coverage=1.5: expected a number between 0 and 1"):

@@ -105,7 +105,7 @@ def test_every_solver_learns_side_weights_to_the_same_objective(solver, rank, ch
 
 def test_features_predict_ids_without_labels_better_than_nothing_does():
     new = np.isin(X["user"], [f"u{i}" for i in range(8)])
-    plain = LFLClassifier(random_state=0).fit(X[~new], Y[~new])
+    plain = LFLClassifier(random_state=0, solver="point").fit(X[~new], Y[~new])
     informed = LFLClassifier(**WITH).fit(X[~new], Y[~new])
     loss = [dyads.metrics.log_loss(Y[new], p, plain.classes_) for p in (
         quiet(plain.predict_proba, X[new]), informed.predict_proba(X[new]))]  # fmt: skip
@@ -125,7 +125,7 @@ def test_interactions_say_what_no_linear_term_can():
     side = SideInformation(
         row={"id": np.arange(60), "a": a.astype(bool)}, col={"id": np.arange(60), "b": b.astype(bool)}
     )
-    linear = LFLClassifier(rank=0, features=side, random_state=0).fit(pairs[known], y[known])
+    linear = LFLClassifier(rank=0, features=side, random_state=0, solver="point").fit(pairs[known], y[known])
     product = clone(linear).set_params(features__interactions=1).fit(pairs[known], y[known])
     assert linear.score(pairs[new], y[new]) < 0.7
     assert product.score(pairs[new], y[new]) > 0.99
@@ -151,7 +151,7 @@ def test_any_table_gives_the_same_model():
         (USERS.to_dict("list"), ITEMS.to_dict("list"), X.to_numpy(dtype=str)),
     ]
     found = [
-        LFLClassifier(features=SideInformation(row=u, col=i), random_state=0).fit(x, Y).predict_proba(x)
+        LFLClassifier(features=SideInformation(row=u, col=i), random_state=0, solver="point").fit(x, Y).predict_proba(x)
         for u, i, x in frames
     ]
     for other in found[1:]:
@@ -162,23 +162,25 @@ def test_features_of_dyads_are_the_further_columns():
     rng = np.random.default_rng(0)
     wide = X.assign(hour=rng.uniform(0, 24, len(X)), device=rng.choice(["phone", "desk"], len(X)))
     y = np.where(wide["device"] == "phone", "yes", Y)
-    model = LFLClassifier(random_state=0).fit(wide, y)
+    model = LFLClassifier(random_state=0, solver="point").fit(wide, y)
     assert model.n_features_in_ == 4
-    assert model.score(wide, y) > LFLClassifier(random_state=0).fit(X, y).score(X, y) + 0.05
+    assert model.score(wide, y) > LFLClassifier(random_state=0, solver="point").fit(X, y).score(X, y) + 0.05
     np.testing.assert_array_equal(
         model.predict_proba(wide), model.predict_proba(wide[["device", "user", "hour", "item"]])
     )
     with pytest.raises(InputError, match="X has 2 features"):
         model.predict(X)
     with pytest.raises(InputError, match="Column 'label' of X holds the labels themselves"):
-        LFLClassifier().fit(X.assign(label=Y), Y)
+        LFLClassifier(solver="point").fit(X.assign(label=Y), Y)
 
 
 def test_scikit_learn_searches_with_feature_tables_as_parameters():
     side = WITH["features"]
     grid = {"l2__side": [1.0, 10.0], "features__row": [None, side.row]}
     search = GridSearchCV(
-        LFLClassifier(rank=1, features=side, random_state=0), grid, cv=KFold(2, shuffle=True, random_state=0)
+        LFLClassifier(rank=1, features=side, random_state=0, solver="point"),
+        grid,
+        cv=KFold(2, shuffle=True, random_state=0),
     )
     search.fit(X, Y)
     assert len(search.cv_results_["params"]) == 4
@@ -192,8 +194,12 @@ def test_scikit_learn_searches_with_feature_tables_as_parameters():
 def test_a_table_at_predict_brings_new_ids_and_overrides_known_ones():
     known = USERS.iloc[:30]
     seen = X["user"].isin(known["user"]).to_numpy()
-    model = LFLClassifier(features=SideInformation(row=known, col=ITEMS), random_state=0).fit(X[seen], Y[seen])
-    all_along = LFLClassifier(features=SideInformation(row=USERS, col=ITEMS), random_state=0).fit(X[seen], Y[seen])
+    model = LFLClassifier(features=SideInformation(row=known, col=ITEMS), random_state=0, solver="point").fit(
+        X[seen], Y[seen]
+    )
+    all_along = LFLClassifier(features=SideInformation(row=USERS, col=ITEMS), random_state=0, solver="point").fit(
+        X[seen], Y[seen]
+    )
     new = X[~seen].head(20)
     np.testing.assert_allclose(
         model.predict_proba(new, row_features=USERS.iloc[30:]), all_along.predict_proba(new), atol=1e-12
@@ -231,22 +237,24 @@ def test_other_tables_at_predict_are_refused(choices, says):
 
 def test_bad_features_at_fit_are_refused():
     with pytest.raises(InputError, match="The row id 'u.*' has labels but is not in the features of rows"):
-        LFLClassifier(features=SideInformation(row=USERS.iloc[:20])).fit(X, Y)
-    LFLClassifier(rank=1, features=SideInformation(row=Features(USERS.iloc[:20], absent="missing"))).fit(X, Y)
+        LFLClassifier(features=SideInformation(row=USERS.iloc[:20]), solver="point").fit(X, Y)
+    LFLClassifier(
+        rank=1, features=SideInformation(row=Features(USERS.iloc[:20], absent="missing")), solver="point"
+    ).fit(X, Y)
     with pytest.raises(InputError, match="'age' has only missing values"):
-        LFLClassifier(features=SideInformation(row=USERS.assign(age=np.nan))).fit(X, Y)
+        LFLClassifier(features=SideInformation(row=USERS.assign(age=np.nan)), solver="point").fit(X, Y)
     with pytest.raises(DtypeError, match="features of rows, SideInformation.* expected ids of the same type"):
-        LFLClassifier(features=SideInformation(row=USERS.assign(user=range(len(USERS))))).fit(X, Y)
+        LFLClassifier(features=SideInformation(row=USERS.assign(user=range(len(USERS)))), solver="point").fit(X, Y)
     with pytest.raises(InputError, match="interactions=2, which is for features of rows and columns"):
-        LFLClassifier(features=SideInformation(interactions=2)).fit(X, Y)
+        LFLClassifier(features=SideInformation(interactions=2), solver="point").fit(X, Y)
     with pytest.raises(
         InputError, match="one set of nodes: expected features of nodes as SideInformation\\(row=...\\) alone"
     ):
         LFLLink(features=SideInformation(col=USERS)).fit(X, Y)
     with pytest.raises(InputError, match="seen= was given without implicit=True"):
-        LFLClassifier().fit(X, Y, seen=X)
+        LFLClassifier(solver="point").fit(X, Y, seen=X)
     with pytest.raises(InputError, match="row_features were given, but the model was fitted without any"):
-        LFLClassifier(rank=1).fit(X, Y).predict(X, row_features=USERS)
+        LFLClassifier(rank=1, solver="point").fit(X, Y).predict(X, row_features=USERS)
 
 
 # ------------------------------------------------------------------------------------------------------ unknown ids
@@ -260,7 +268,7 @@ def test_the_mean_policy_is_the_papers_baseline():
     np.testing.assert_allclose(found[0], proba[X["item"] == "i2"].mean(axis=0), atol=1e-12)
     np.testing.assert_allclose(found[1], proba.mean(axis=0), atol=1e-12)
     np.testing.assert_allclose(found[2], proba[X["user"] == "u3"].mean(axis=0), atol=1e-12)
-    late = LFLClassifier(rank=1).fit(X, Y).set_params(unknown="mean")
+    late = LFLClassifier(rank=1, solver="point").fit(X, Y).set_params(unknown="mean")
     with pytest.raises(InputError, match="unknown='mean' was set after the fit"):
         late.predict_proba(pairs)
 
@@ -415,20 +423,20 @@ def test_solving_for_a_node_anew_leaves_its_partners_alone(structure):
 
 def test_rows_and_columns_of_the_same_ids_stay_two_sets():
     square = pd.DataFrame(itertools.product(range(6), range(6)), columns=["r", "c"])
-    model = LFLClassifier(rank=1, random_state=0).fit(square, np.arange(36) % 2)
+    model = LFLClassifier(rank=1, random_state=0, solver="point").fit(square, np.arange(36) % 2)
     folded = copy.copy(model).fold_in(pd.DataFrame({"r": [77], "c": [5]}), [1])
     assert 77 in folded.row_ids_
     assert 77 not in folded.col_ids_
     wide = pd.DataFrame({"r": ["a", "a", "a", "b", "b"], "c": ["p", "q", "r", "p", "s"]})
-    more = LFLClassifier(rank=1, random_state=0).fit(wide, [0, 1, 0, 1, 1])
+    more = LFLClassifier(rank=1, random_state=0, solver="point").fit(wide, [0, 1, 0, 1, 1])
     assert more.fold_in(pd.DataFrame({"r": ["new"], "c": ["s"]}), [1]).row_ids_.tolist() == ["a", "b", "new"]
 
 
 def test_a_fold_in_that_would_do_nothing_or_guess_is_refused():
-    model = LFLClassifier(rank=1, unknown="mean", random_state=0).fit(X, Y)
+    model = LFLClassifier(rank=1, unknown="mean", random_state=0, solver="point").fit(X, Y)
     with pytest.raises(InputError, match="All ids of X have labels in the model already"):
         model.fold_in(X[:3], Y[:3])
-    informed = LFLClassifier(rank=1, **WITH).fit(X, Y)
+    informed = LFLClassifier(rank=1, solver="point", **WITH).fit(X, Y)
     late = pd.DataFrame({"user": ["late"], "item": ["i0"]})
     for learn in (informed.fold_in, informed.partial_fit):
         with pytest.raises(InputError, match="The row id 'late' is new and has no features"):
@@ -518,13 +526,13 @@ def test_partial_fit_grows_and_comes_near_to_fit(estimator):
 
 
 def test_partial_fit_accepts_labels_to_come():
-    model = LFLClassifier(rank=1, random_state=0).partial_fit(
+    model = LFLClassifier(rank=1, random_state=0, solver="point").partial_fit(
         X[Y != "yes"], Y[Y != "yes"], classes=["maybe", "no", "yes"]
     )
     assert model.predict_proba(X[:5]).shape == (5, 3)
     model.partial_fit(X[Y == "yes"], Y[Y == "yes"])
     with pytest.raises(InputError, match="that needs all dyads at once"):
-        LFLClassifier(features=SideInformation(implicit=True)).partial_fit(X, Y)
+        LFLClassifier(features=SideInformation(implicit=True), solver="point").partial_fit(X, Y)
 
 
 def test_partial_fit_moves_little_by_a_little():
@@ -563,7 +571,9 @@ def test_warm_start_refuses_other_interactions():
 
 def test_a_loaded_model_knows_which_column_of_a_table_holds_the_ids(tmp_path):
     table = USERS[["age", "city", "user"]]
-    model = LFLClassifier(rank=1, features=SideInformation(row=Features(table, "user")), random_state=0).fit(X, Y)
+    model = LFLClassifier(
+        rank=1, features=SideInformation(row=Features(table, "user")), random_state=0, solver="point"
+    ).fit(X, Y)
     model.save(tmp_path / "model")
     loaded = dyads.load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.predict_proba(X, row_features=table), model.predict_proba(X))

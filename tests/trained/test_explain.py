@@ -40,7 +40,7 @@ def test_parts_sum_to_the_log_odds(estimator, choices, solver):
 
 def test_each_part_is_what_it_says():
     wide = X.assign(hour=np.linspace(0, 24, len(X)))
-    model = LFLClassifier(rank=0, **WITH).fit(wide, Y)
+    model = LFLClassifier(rank=0, solver="point", **WITH).fit(wide, Y)
     parts = model.explain(wide.head(1))
     assert np.abs(parts.loc[parts["part"] == "latent", "value"]).max() < 1e-12
     user, item = wide.iloc[0][["user", "item"]]
@@ -81,7 +81,7 @@ def test_links_and_relations_are_explained_too():
 
 
 def test_no_pairs_have_no_parts_in_columns_of_the_same_types():
-    model = LFLClassifier(rank=1, random_state=0).fit(X, Y)
+    model = LFLClassifier(rank=1, random_state=0, solver="point").fit(X, Y)
     told = model.explain(X.head(2))
     for none in (X[:0], {"user": [], "item": []}, [], np.empty((0, 2), dtype=str), pl.from_pandas(X[:0])):
         table = model.explain(none)
@@ -99,7 +99,7 @@ def test_the_ids_are_repeated_under_their_own_names():
     assert told.columns.tolist() == ["dyad", "user", "item", "kind", "label", "part", "value"]
     for name in kinds:
         assert told[name].tolist() == asked[name].to_numpy()[told["dyad"]].tolist()
-    unnamed = LFLClassifier(rank=1, random_state=0).fit(X.to_numpy(dtype=str), Y)
+    unnamed = LFLClassifier(rank=1, random_state=0, solver="point").fit(X.to_numpy(dtype=str), Y)
     assert unnamed.explain(X[:1]).columns.tolist() == ["dyad", "0", "1", "label", "part", "value"]
     with pytest.warns(UnknownIdWarning):
         model.log_odds(asked.assign(user="?"))

@@ -51,7 +51,7 @@ LISTED = {name: column.tolist() for name, column in X[:99].items()}
     [(X[:99], pd.DataFrame), (pl.from_pandas(X[:99]), pl.DataFrame), (pa.table(LISTED), pa.Table)],
 )
 def test_tables_come_back_in_the_kind_of_the_fit(trained_on, kind, tmp_path):
-    model = LFLOrdinal(rank=0).fit(trained_on, STARS[:99])
+    model = LFLOrdinal(rank=0, solver="point").fit(trained_on, STARS[:99])
     model.save(tmp_path / "model.dyads")
     for known in (model, dyads.load(tmp_path / "model.dyads")):
         others = (LISTED, X[:99], pl.from_pandas(X[:99]))
@@ -63,7 +63,7 @@ def test_tables_come_back_in_the_kind_of_the_fit(trained_on, kind, tmp_path):
 
 
 def test_tables_of_a_fit_on_lists_come_back_in_the_kind_of_the_question():
-    model = LFLOrdinal(rank=0).fit(LISTED, STARS[:99])
+    model = LFLOrdinal(rank=0, solver="point").fit(LISTED, STARS[:99])
     assert isinstance(model.recommend(["u3"]), pa.Table)
     assert isinstance(model.recommend(pl.Series(["u3"])), pl.DataFrame)
     assert isinstance(model.explain(X[:3]), pd.DataFrame)
@@ -73,7 +73,9 @@ def test_tables_of_a_fit_on_lists_come_back_in_the_kind_of_the_question():
 
 def test_one_row_needs_no_list():
     pd.testing.assert_frame_equal(MODEL.recommend("u3"), MODEL.recommend(["u3"]))
-    numbered = LFLOrdinal(rank=0).fit(np.column_stack([np.arange(99) % 9, np.arange(99) % 7]), STARS[:99])
+    numbered = LFLOrdinal(rank=0, solver="point").fit(
+        np.column_stack([np.arange(99) % 9, np.arange(99) % 7]), STARS[:99]
+    )
     for row in (4, np.int64(4)):
         assert numbered.recommend(row).equals(numbered.recommend([4]))
 
@@ -116,14 +118,14 @@ def test_relations_have_their_own_best():
 
 def test_exclusions_are_read_like_the_data():
     swapped = X[["item", "user"]]
-    model = LFLOrdinal(rank=1, id_columns=("user", "item"), random_state=0).fit(swapped, STARS)
+    model = LFLOrdinal(rank=1, id_columns=("user", "item"), random_state=0, solver="point").fit(swapped, STARS)
     one, other = (model.recommend(["u3"], n=30, exclude=table) for table in (swapped, swapped.to_numpy(dtype=str)))
     assert one.equals(other)
     kinds = pd.DataFrame({"a": ["x", "x", "y", "y"], "b": ["p", "q", "p", "q"], "kind": ["s", "t", "s", "t"]})
-    related = LFLRelational(rank=1, random_state=0).fit(kinds, [0, 1, 1, 0])
+    related = LFLRelational(rank=1, random_state=0, solver="point").fit(kinds, [0, 1, 1, 0])
     left = related.recommend(["x"], by=1, relation="s", exclude=kinds)
     assert left["b"].tolist() == ["q"]
-    strict = LFLOrdinal(rank=1, unknown="raise", random_state=0).fit(X, STARS)
+    strict = LFLOrdinal(rank=1, unknown="raise", random_state=0, solver="point").fit(X, STARS)
     for ask in (lambda: strict.recommend(["?"]), lambda: strict.explain([["?", "i1"]])):
         with pytest.raises(UnknownIdError, match="not seen in training"):
             ask()
@@ -156,9 +158,9 @@ def test_bad_questions_get_a_sentence(choices, error, says):
 
 def test_what_has_no_mean_or_no_context_is_refused():
     with pytest.raises(InputError, match="by='mean' needs ordered labels"):
-        LFLClassifier(rank=1).fit(X, Y).recommend(["u1"])
+        LFLClassifier(rank=1, solver="point").fit(X, Y).recommend(["u1"])
     with pytest.raises(InputError, match="features of dyads"):
-        LFLOrdinal(rank=1).fit(X.assign(hour=range(len(X))), STARS).recommend(["u1"])
+        LFLOrdinal(rank=1, solver="point").fit(X.assign(hour=range(len(X))), STARS).recommend(["u1"])
 
 
 def test_ids_that_are_called_as_another_column_get_a_prefix():

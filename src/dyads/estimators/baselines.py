@@ -12,7 +12,7 @@ from dyads.data.dyads import SMOOTHING, Counts, LabelCounts
 from dyads.data.observations import read_dyads, read_observations
 from dyads.errors import InputError, unknown_name
 from dyads.estimators.settings import NestedParameters, check_memory, engine_of, random_state_of, solver_of
-from dyads.learn.training import FitRun, auto_solver, train
+from dyads.learn.training import FitRun, point_solver, train
 from dyads.metrics import mean_absolute_error
 from dyads.model.loss import AllThreshold, median
 from dyads.model.objective import Objective, Penalty
@@ -100,7 +100,7 @@ class MMMF(ClassifierMixin, NestedParameters):
             start=lambda theta: _start(layout, theta, seen.dyads.label_counts),
         )
         objective = Objective(layout, AllThreshold(), penalty, free)
-        solver = solver_of(self.solver) or auto_solver(objective, len(seen.dyads))
+        solver = solver_of(self.solver) or point_solver(objective, len(seen.dyads))
         if solver.samples:
             raise InputError(
                 f"Got solver {type(solver).__name__}, but MMMF has no posterior: expected a solver that minimises."

@@ -75,11 +75,14 @@ class LFLClassifier(_Nominal):
     features : `dyads.SideInformation`, default None
         Features of rows and columns, and how they are used.
     l2 : float or `dyads.L2`, default None
-        Strength of the penalty on latent weights, by default 6. An object ``dyads.L2(...)`` sets all strengths.
-    solver : "auto", "lbfgs", "sgd", "newton", "gibbs", or an object such as ``dyads.SGD(max_iter=20)``, default "auto"
-        Solver that fits the model. "auto" is L-BFGS where that takes a second or two, and SGD above. "lbfgs", "sgd"
-        and "newton" minimise the same objective. "gibbs" samples the posterior under the log loss, which takes longer
-        and gives better probabilities.
+        Strength of the penalty on latent weights of a point estimate, by default 6. An object ``dyads.L2(...)`` sets
+        all strengths.
+    solver : str, or an object such as ``dyads.SGD(max_iter=20)``, default "auto"
+        "auto" samples the posterior, like "gibbs", if that takes about a minute at most: up to 10^8 pairs times (60 +
+        the weights of a row). Above that, and where other settings ask for what only a point estimate has (`l2`, a
+        loss that is no likelihood, `early_stopping`, `warm_start`, `n_models`, side weights trained apart), it is
+        "point": L-BFGS where that takes a second or two, and SGD above. "lbfgs", "sgd" and "newton" minimise the same
+        objective. `LFLLink` and the searches by cross-validation are point estimates by default.
     n_init : int, default 1
         Number of random restarts, of which the one with the least objective is kept.
     n_models : int, default 1
@@ -133,6 +136,7 @@ class LFLClassifier(_Nominal):
     """
 
     _structures = ("bilinear", "stereotype")
+    _posterior_by_default = True
 
 
 class LFLOrdinal(LFL):
@@ -160,6 +164,7 @@ class LFLOrdinal(LFL):
     """
 
     _structures = ("stereotype", "bilinear")
+    _posterior_by_default = True
     _ordered = True
 
     def predict_mean(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Array:
@@ -216,6 +221,7 @@ class LFLRelational(_Nominal):
     """
 
     _structures = ("relational", "mixture", "spectral", "symmetric_mixture")
+    _posterior_by_default = True
 
     def _check_observed(self, observed: Observations) -> None:
         super()._check_observed(observed)

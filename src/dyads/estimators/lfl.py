@@ -34,8 +34,8 @@ from dyads.errors import (
 )
 from dyads.estimators.predictor import Predictor
 from dyads.estimators.settings import check_choices, check_memory, features_of, l2_of, random_state_of, solver_of
-from dyads.learn.sampling import sample
-from dyads.learn.training import Callback, FitRun, Learned, Progress, Restart, auto_solver, resume, train
+from dyads.learn.sampling import can_sample, sample
+from dyads.learn.training import Callback, FitRun, Learned, Progress, Restart, point_solver, resume, train
 from dyads.metrics import log_loss
 from dyads.model.loss import LOSSES, Loss
 from dyads.model.objective import L2, LATENT, Objective
@@ -225,12 +225,30 @@ class LFL(Predictor):
         self, objective: Objective, dyads: Dyads, run: FitRun, checkpoint: str | os.PathLike[str] | None
     ) -> Learned:
         """Minimise the objective or sample its posterior, depending on the solver."""
-        solver: Any = solver_of(self.solver) or auto_solver(objective, len(dyads))
+        solver: Any = solver_of(self.solver)
+        if solver is None:
+            solver = Gibbs() if self._samples_by_default(objective, len(dyads)) else point_solver(objective, len(dyads))
         if solver.samples:
             return sample(objective, dyads, solver, run, checkpoint)
         if checkpoint is not None:
             raise InputError(f"checkpoint is only for Gibbs, and the solver is {type(solver).__name__}: omit it.")
         return train(objective, dyads, solver, run)
+
+    _posterior_by_default = False
+    """Whether ``solver="auto"`` samples the posterior, where it can and has the time."""
+
+    def _samples_by_default(self, objective: Objective, n_dyads: int) -> bool:
+        """Whether to sample, as no solver is named: not if a setting asks for what only point estimates have."""
+        asks_for_point = (
+            not self._posterior_by_default
+            or self.solver == "point"
+            or self.l2 is not None
+            or self.early_stopping is not None
+            or self.warm_start
+            or self.n_models > 1
+            or features_of(self.features).training != "joint"
+        )
+        return not asks_for_point and can_sample(objective, n_dyads)
 
     def check_params(self) -> None:
         """Raise an error for invalid parameters; `fit` does so before it reads any data."""
@@ -433,7 +451,7 @@ class LFL(Predictor):
         if record is not None and (len(record.draws) > 1 or record.is_posterior):
             raise InputError(
                 f"partial_fit needs a single point estimate, and there are {len(record.draws)} models or draws: "
-                "expected a fit with n_models=1 and a solver that minimises. Use fit."
+                "expected a fit with n_models=1 and solver='point', or none before. Use fit."
             )
         if record is None:
             more = self._read(X, y, sample_weight, classes=classes)

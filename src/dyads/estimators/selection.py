@@ -31,7 +31,7 @@ from dyads.estimators.kinds import LFLClassifier, LFLOrdinal
 from dyads.estimators.lfl import LFL
 from dyads.estimators.predictor import returned_table
 from dyads.estimators.settings import features_of, l2_of, solver_of, to_json
-from dyads.learn.training import auto_solver
+from dyads.learn.training import point_solver
 from dyads.model.loss import Loss
 from dyads.model.objective import L2
 from dyads.solve import LBFGS, SGD, Gibbs, Newton
@@ -296,6 +296,8 @@ def vanishing_l2(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> f
 class _CV(LFL):
     """Built-in cross-validation; `_plain` is the estimator that is fitted."""
 
+    _posterior_by_default = False
+
     _plain: ClassVar[Any]
 
     def __init__(
@@ -542,7 +544,7 @@ class _Search:
         if solver is None:
             observed = model._read(*self.data)
             parts, known = model._untrained(observed)
-            solver = auto_solver(parts.objective(known), len(observed.dyads))
+            solver = point_solver(parts.objective(known), len(observed.dyads))
         return solver
 
     def judge(self, paths: Sequence[_Path]) -> None:

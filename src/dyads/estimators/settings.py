@@ -37,11 +37,15 @@ COUNTS = {"rank": 0, "n_init": 1, "n_models": 1}
 """Parameters that are whole numbers, and their minimum."""
 
 
+BY_DATA = ("auto", "point")
+"""Names that leave the choice of the solver to the data; the second asks for a point estimate."""
+
+
 def solver_of(value: Any) -> Any:
-    """Settings of a solver given by name or as an object; None for "auto"."""
-    if isinstance(value, str) and value == "auto":
+    """Settings of a solver given by name or as an object; None for "auto" and "point"."""
+    if isinstance(value, str) and value in BY_DATA:
         return None
-    return _by_name("solver", value, SOLVERS, ["auto", *SOLVERS])
+    return _by_name("solver", value, SOLVERS, [*BY_DATA, *SOLVERS])
 
 
 def engine_of(value: Any) -> Engine:
@@ -103,8 +107,8 @@ class NestedParameters(BaseEstimator):
     def set_params(self, **params: Any) -> Self:
         """Set parameters and fields of settings objects: ``set_params(rank=3, solver="sgd", solver__max_iter=20)``.
 
-        This also works for a part that was given by name; only ``solver="auto"`` has no fields. Settings objects are
-        frozen: this estimator gets a new one, and other estimators that share the old one keep it.
+        This also works for a part that was given by name; only ``solver="auto"`` and ``"point"`` have no fields.
+        Settings objects are frozen: this estimator gets a new one, and other estimators that share the old one keep it.
         """
         nested: dict[str, dict[str, Any]] = {}
         for name in [name for name in params if name.partition("__")[0] in PARTS and "__" in name]:

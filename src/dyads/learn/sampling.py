@@ -13,7 +13,7 @@ from dyads.data.dyads import Dyads
 from dyads.engine.posterior import Posterior, State
 from dyads.errors import CheckpointWarning, InputError, caller_level
 from dyads.learn.checkpoint import WATCHED, Checkpoint, fingerprint_of, resumed_chains
-from dyads.learn.training import Callback, FitRun, Learned, Progress, Restart, auto_solver, train, work_of
+from dyads.learn.training import Callback, FitRun, Learned, Progress, Restart, point_solver, train, work_of
 from dyads.metrics import effective_sample_size, log_proba, r_hat
 from dyads.model.objective import Objective
 from dyads.model.streams import Stream, SweepNoise, random_stream
@@ -37,7 +37,7 @@ LEAST_SWEEPS, MOST_SWEEPS = 100, 1000
 SAMPLING_WORK = 10**10
 """Work after which such a chain ends in any case, but not before `LEAST_SWEEPS`: about a minute on two cores.
 
-The work of a sweep is that of `auto_solver`: dyads times the weights of a row plus `DYAD_WORK`.
+The work of a sweep is that of `point_solver`: dyads times the weights of a row plus `DYAD_WORK`.
 """
 
 CHECKED_EVERY = 50
@@ -117,7 +117,7 @@ def sample(
             if number == len(chains):
                 start = run.start if number == 0 else None
                 alone = run._replace(seed=seed + number, validation_fraction=None, callback=None, start=start)
-                point = train(objective, kept, auto_solver(objective, len(kept)), alone).best
+                point = train(objective, kept, point_solver(objective, len(kept)), alone).best
                 chains.append(Chain(posterior.start(point.theta, random_stream(seed, Stream.CHAIN_START, number))))
             most = solver.most_draws(chains[number].state)
             chains[number] = chains[number].thinned(most)
@@ -156,6 +156,12 @@ def _check(objective: Objective, checkpoint: str | os.PathLike[str] | None, held
             "Gibbs needs own weights of ids wherever features have weights: expected bias=True and interactions of at "
             "most rank."
         )
+
+
+def can_sample(objective: Objective, n_dyads: int) -> bool:
+    """Whether the objective has a posterior to sample, and `LEAST_SWEEPS` take no more than `SAMPLING_WORK`."""
+    has_posterior = objective.loss.likelihood and objective.free is None
+    return has_posterior and LEAST_SWEEPS * work_of(objective, n_dyads) <= SAMPLING_WORK
 
 
 def complete(chain: Chain, sweeps: int | None, work: int) -> bool:

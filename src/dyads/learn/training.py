@@ -19,7 +19,7 @@ from dyads.solve.minimise import Ended, Minimiser, finite_epoch
 Array = np.ndarray[Any, Any]
 
 FULL_BATCH_WORK = 2_500_000
-"""``solver="auto"`` is L-BFGS up to this much work, which takes it a second or two, and SGD above.
+"""A point estimate is found by L-BFGS up to this much work, which takes it a second or two, and SGD above.
 
 The work of a pass over dyads is their number times the size of a row's block plus `DYAD_WORK`. SGD is four to five
 times faster. L-BFGS ends closer to a minimum, which small data with little noise gain from.
@@ -134,8 +134,8 @@ class FitRun(NamedTuple):
         return dyads.hold_out(self.validation_fraction, random_stream(self.seed, Stream.HOLD_OUT))
 
 
-def auto_solver(objective: Objective, n_dyads: int) -> LBFGS | SGD:
-    """The solver that ``solver="auto"`` stands for; see `FULL_BATCH_WORK`."""
+def point_solver(objective: Objective, n_dyads: int) -> LBFGS | SGD:
+    """The solver of a point estimate, unless the user names one; see `FULL_BATCH_WORK`."""
     return LBFGS() if work_of(objective, n_dyads) <= FULL_BATCH_WORK and objective.loss.smooth else SGD()
 
 

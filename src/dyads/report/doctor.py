@@ -216,7 +216,6 @@ class _Trial:
         self.X, self.y, self.kind = X, y, kind
         self.folds = []
         is_small = n * n_labels <= SMALL
-        self.solver = "auto" if is_small else "sgd"
         for train, held in itertools.islice(RandomCells(TENTHS).split(X), MAX_ROUNDS if is_small else 1):
             # A label that the training part lacks has no probability.
             held = held[np.isin(y[held], y[train])]
@@ -258,7 +257,7 @@ class _Trial:
         """Fit a candidate on each training part, keep its losses on the held-out parts, and return the last model."""
         losses: dict[str, list[Array]] = {}
         for train, held in self.folds:
-            model = self.kind(solver=self.solver, random_state=0).set_params(**settings)
+            model = self.kind(random_state=0).set_params(**settings)
             with warnings.catch_warnings():
                 for kind in (NotConvergedWarning, UnknownIdWarning, VanishedWarning):
                     warnings.simplefilter("ignore", kind)
