@@ -57,6 +57,10 @@ class CheckpointWarning(UserWarning):
     """A checkpoint holds more sweeps than the fit asks for."""
 
 
+class WeightWarning(UserWarning):
+    """A posterior was sampled with weights that are not counts."""
+
+
 class FewDyadsWarning(UserWarning):
     """There are too few held-out dyads for what is learnt from them."""
 

@@ -12,7 +12,14 @@ from dyads import Gibbs, LFLClassifier, LFLLink, LFLOrdinal, LFLRelational, Side
 from dyads.data.dyads import Dyads
 from dyads.datasets.synthetic import make_nominal
 from dyads.engine import CPU, Query
-from dyads.errors import CheckpointWarning, InputError, ModelFileError, NotConvergedWarning, UnknownIdWarning
+from dyads.errors import (
+    CheckpointWarning,
+    InputError,
+    ModelFileError,
+    NotConvergedWarning,
+    UnknownIdWarning,
+    WeightWarning,
+)
 from dyads.learn.sampling import LEAST_SWEEPS, MOST_SWEEPS, SAMPLING_WORK, complete
 from dyads.model.loss import link
 from dyads.solve.gibbs import Chain, burn_in_length
@@ -430,3 +437,22 @@ def test_arviz_reads_the_chains_and_compares_models_by_leave_one_out(tmp_path):
         LFLClassifier(rank=1, solver="lbfgs").fit(data.X, data.y).to_arviz()
     with pytest.raises(InputError, match="both, or neither"):
         model.to_arviz(data.X)
+
+
+def test_the_default_samples_unless_a_setting_asks_for_a_point_estimate(monkeypatch):
+    data = make_nominal(n=12, rank=1, width=2.0, random_state=0)
+
+    def solver(sample_weight=None, **settings):
+        return LFLClassifier(rank=1, random_state=0, **settings).fit(data.X, data.y, sample_weight).solver_
+
+    assert solver() == "gibbs"
+    for settings in ({"solver": "point"}, {"l2": 1.0}, {"early_stopping": 0.2}, {"warm_start": True}, {"n_models": 2}):
+        assert solver(**settings) == "lbfgs"
+    assert LFLOrdinal(rank=1, loss="absolute", random_state=0).fit(data.X, data.y).solver_ == "lbfgs"
+    assert LFLRelational(rank=1, random_state=0).fit({**data.X, "t": data.y}, data.y % 2).solver_ == "gibbs"
+    assert LFLLink(rank=1, random_state=0).fit([("a", "b"), ("a", "c")], [0, 1]).solver_ == "lbfgs"
+    with pytest.warns(WeightWarning, match=r"seen w times, 216 labels in all.*solver='point'"):
+        solver(sample_weight=np.full(len(data.y), 1.5))
+    assert solver(sample_weight=np.full(len(data.y), 2.0)) == "gibbs"
+    monkeypatch.setattr("dyads.learn.sampling.SAMPLING_WORK", 100 * len(data.y) * 60)
+    assert solver() == "lbfgs"

@@ -30,6 +30,7 @@ from dyads.errors import (
     InputError,
     NotConvergedWarning,
     VanishedWarning,
+    WeightWarning,
     caller_level,
 )
 from dyads.estimators.predictor import Predictor
@@ -131,7 +132,8 @@ class LFL(Predictor):
             pairs. Further columns are features of the dyads.
         y : (n,) labels
         sample_weight : (n,) nonnegative weights, default all one
-            A dyad of weight two counts as two dyads, and one of weight zero as none.
+            A dyad of weight two counts as two dyads, and one of weight zero as none. A posterior warns of weights that
+            are not counts.
         seen : table of pairs without labels, default None
             Further pairs (row id, column id) that were observed together, for models with ``implicit=True``.
         callback : callable, default None
@@ -229,6 +231,14 @@ class LFL(Predictor):
         if solver is None:
             solver = Gibbs() if self._samples_by_default(objective, len(dyads)) else point_solver(objective, len(dyads))
         if solver.samples:
+            if dyads.weight is not None and (dyads.weight % 1 != 0).any():
+                warnings.warn(
+                    "Weights that are not counts multiply the log-likelihood: the posterior is as certain as if a pair "
+                    f"of weight w had been seen w times, {dyads.total_weight:,.0f} labels in all. Scale the weights to "
+                    "the number of labels that they stand for, or use solver='point'.",
+                    WeightWarning,
+                    stacklevel=caller_level(),
+                )
             return sample(objective, dyads, solver, run, checkpoint)
         if checkpoint is not None:
             raise InputError(f"checkpoint is only for Gibbs, and the solver is {type(solver).__name__}: omit it.")

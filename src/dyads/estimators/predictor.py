@@ -576,7 +576,9 @@ class Predictor(ClassifierMixin, NestedParameters):
     def parts_(self) -> dict[str, Array]:
         """All learnt parameters by name: biases, latent weights, and the weights of labels or relations.
 
-        Labels are in the order of `classes_` without the reference, ids in that of `row_ids_` and `col_ids_`.
+        Labels are in the order of `classes_` without the reference, ids in that of `row_ids_` and `col_ids_`. A
+        posterior has no single set of weights: these, `row_factors_`, `col_factors_` and `embed` are those of its
+        first draw.
         """
         model = self._record().models[0]
         return {name: _read_only(part) for name, part in model.layout.named(model.theta).items()}
@@ -593,7 +595,7 @@ class Predictor(ClassifierMixin, NestedParameters):
         """Embeddings (n, size) of ids: all their latent weights as one vector, for example for clustering.
 
         `side` : "row" or "col". With one id set both give the same: a node has one vector, with its weights in all
-        roles.
+        roles. Of a posterior, those of its first draw; see `parts_`.
         """
         check_is_fitted(self)
         if side not in ("row", "col"):
