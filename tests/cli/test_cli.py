@@ -58,6 +58,8 @@ def files(here, ratings):
     return here
 
 
+POINT = ("--solver", "point")
+
 FIT = ("fit", "train.csv", "--row", "user", "--col", "item", "--label", "rating", "--kind", "ordinal", "--rank", 2)
 
 
@@ -87,7 +89,7 @@ def test_text_labels_are_fitted_in_the_order_that_is_given(run, files, ratings):
     levels = np.array(["low", "medium", "high"])
     words = ratings.assign(rating=levels[ratings["rating"] % 3], number=ratings["rating"] % 3)
     words.to_csv("words.csv", index=False)
-    names = ("--row", "user", "--col", "item", "--rank", 0, "--kind", "ordinal", "--random-state", 0)
+    names = ("--row", "user", "--col", "item", "--rank", 0, "--kind", "ordinal", "--solver", "point")
     code, _, err = run("fit", "words.csv", *names, "--label", "rating", "-o", "words.dyads")
     assert code == 1
     assert "--order low,medium,high" in err
@@ -182,13 +184,13 @@ def test_every_other_command(run, files):
 
 
 def test_features_weights_relations_and_cross_validation(run, files, ratings):
-    options = ("--row-features", "users.csv", "--weight", "when", "--feature", "when", "-o", "side.dyads")
+    options = ("--row-features", "users.csv", "--weight", "when", "--feature", "when", *POINT, "-o", "side.dyads")
     assert run(*FIT, *options)[0] == 0
     assert dyads.load("side.dyads").columns_ == ["user", "item", "when"]
     assert run(*FIT, "--cv", "-o", "cv.dyads", "--json")[0] == 0
     relational = pd.concat([ratings.assign(kind=name, label=(ratings["rating"] > 3).astype(int)) for name in "ab"])
     relational[["user", "item", "kind", "label"]].to_csv("relations.csv", index=False)
-    code, _, err = run("fit", "relations.csv", "--kind", "relational", "--relation", "kind", "-o", "many.dyads")
+    code, _, err = run("fit", "relations.csv", "--kind", "relational", "--relation", "kind", *POINT, "-o", "many.dyads")
     assert code == 0, err
     assert run("predict", "many.dyads", "relations.csv", "-o", "many.csv")[0] == 0
     assert list(pd.read_csv("many.csv").columns) == ["user", "item", "kind", "p_0", "p_1", "label"]
@@ -198,7 +200,7 @@ def test_features_of_pairs_are_read_as_for_the_fit(run, files, ratings):
     few = ratings[:450].assign(code=[f"A{i % 3}" if i % 2 else "7" for i in range(450)])
     few.to_csv("few.csv", index=False)
     fit = ("fit", "few.csv", "--row", "user", "--col", "item", "--label", "rating", "--kind", "ordinal", "--rank", 1)
-    assert run(*fit, "--feature", "when", "--feature", "code", "-o", "typed.dyads")[0] == 0
+    assert run(*fit, *POINT, "--feature", "when", "--feature", "code", "-o", "typed.dyads")[0] == 0
     n = 120_000
     whole = pd.DataFrame({"user": "u1", "item": 3, "when": ["1"] * (n - 1) + ["0.5"], "code": "7", "other": "x"})
     whole.to_csv("whole.csv", index=False)
@@ -270,7 +272,7 @@ def test_ids_keep_their_zeros(run, here):
     pd.DataFrame({"a": ["007", "7", "008"] * 4, "b": ["1", "2", "3", "4"] * 3, "label": ["x", "y", "x"] * 4}).to_csv(
         "zeros.csv", index=False
     )
-    assert run("fit", "zeros.csv", "-o", "zeros.dyads")[0] == 0
+    assert run("fit", "zeros.csv", *POINT, "-o", "zeros.dyads")[0] == 0
     model = dyads.load("zeros.dyads")
     assert sorted(model.row_ids_) == ["007", "008", "7"]
     assert sorted(model.col_ids_) == [1, 2, 3, 4]
@@ -562,7 +564,7 @@ def test_the_summary_of_a_fit_is_of_pairs_that_count(run, here):
     table = noise().assign(w=1.0)
     table.loc[0, ["label", "w"]] = [7, 0.0]
     table.to_csv("weighted.csv", index=False)
-    code, out, err = run("fit", "weighted.csv", "--rank", 0, "--weight", "w", "-o", "w.dyads", "--json")
+    code, out, err = run("fit", "weighted.csv", "--rank", 0, *POINT, "--weight", "w", "-o", "w.dyads", "--json")
     assert code == 0, err
     assert json.loads(out)["labels"] == [0, 1, 2]
     expected = dyads.evaluate(dyads.load("w.dyads"), table[["my_user", "item"]][1:], table["label"][1:])[
@@ -596,8 +598,8 @@ def test_facts_are_numbers_in_json_and_labels_are_cut_on_a_terminal(run, here):
 def test_two_labels_or_a_kind_need_no_word_on_their_order(run, here):
     noise().assign(label=noise()["label"] > 0).to_csv("two.csv", index=False)
     noise().to_csv("three.csv", index=False)
-    assert "ordinal" not in run("fit", "two.csv", "--rank", 0, "-o", "two.dyads")[2]
-    assert "ordinal" not in run("fit", "three.csv", "--rank", 0, "--kind", "nominal", "-o", "three.dyads")[2]
+    assert "ordinal" not in run("fit", "two.csv", "--rank", 0, *POINT, "-o", "two.dyads")[2]
+    assert "ordinal" not in run("fit", "three.csv", "--rank", 0, *POINT, "--kind", "nominal", "-o", "three.dyads")[2]
 
 
 def test_one_pair_is_no_pairs(run, files):
