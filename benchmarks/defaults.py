@@ -1,7 +1,8 @@
 """Constructor defaults on real data beside other choices: `make bench`. See core.py for how it works.
 
-Each data set has one split, its own or a random tenth held out. "best" is the method, among point estimates and
-posteriors of ranks 0 to 20, of least log-loss on a tenth of the *training* dyads; it is then fitted to all of them.
+Each data set has one split, its own or a random tenth held out. "best" is the method, among the point estimates
+shown and posteriors of ranks 0 to 20, of least log-loss on a tenth of the *training* dyads; it is then fitted to all of
+them.
 """
 
 import time
@@ -24,7 +25,7 @@ def taken(X, y, chosen):
     return {name: column[chosen] for name, column in X.items()}, y[chosen]
 
 
-def halves(X, y, seed):
+def tenths(X, y, seed):
     """Nine tenths and a tenth of some dyads, at random."""
     held = np.random.default_rng(seed).random(len(y)) < 0.1
     return taken(X, y, ~held), taken(X, y, held)
@@ -50,7 +51,7 @@ def compared(kind, search, train, test):
         **({} if search is None else {"cross-validation": lambda: search(random_state=0)}),
     }
     ranks = {f"posterior, rank {rank}": lambda rank=rank: kind(rank, solver="gibbs", random_state=0) for rank in RANKS}
-    part, held = halves(*train, seed=1)
+    part, held = tenths(*train, seed=1)
     trial = {name: judged(make(), part, held)["log-loss"] for name, make in (methods | ranks).items()}
     best = min(trial, key=trial.get)
     figures = {name: judged(make(), train, test) for name, make in methods.items()}
@@ -66,12 +67,12 @@ def ml_100k(name="u1"):
 
 def ml_1m():
     """ML-1M, a random tenth held out."""
-    return compared(LFLOrdinal, LFLOrdinalCV, *halves(*columns(published.movielens_1m()), seed=0))
+    return compared(LFLOrdinal, LFLOrdinalCV, *tenths(*columns(published.movielens_1m()), seed=0))
 
 
 def bookcrossing():
     """BookCrossing, a random tenth held out."""
-    return compared(LFLOrdinal, LFLOrdinalCV, *halves(*columns(published.bookcrossing()), seed=0))
+    return compared(LFLOrdinal, LFLOrdinalCV, *tenths(*columns(published.bookcrossing()), seed=0))
 
 
 def coat():
@@ -81,17 +82,17 @@ def coat():
 
 def un_votes():
     """UN votes, a random tenth held out."""
-    return compared(LFLClassifier, LFLClassifierCV, *halves(*columns(published.un_votes()), seed=0))
+    return compared(LFLClassifier, LFLClassifierCV, *tenths(*columns(published.un_votes()), seed=0))
 
 
 def alyawarra():
     """Alyawarra kinship terms, a random tenth held out."""
-    return compared(LFLClassifier, LFLClassifierCV, *halves(*columns(published.alyawarra()), seed=0))
+    return compared(LFLClassifier, LFLClassifierCV, *tenths(*columns(published.alyawarra()), seed=0))
 
 
 def nations():
     """Nations, 56 relations, a random tenth held out."""
-    return compared(LFLRelational, None, *halves(*columns(published.nations()), seed=0))
+    return compared(LFLRelational, None, *tenths(*columns(published.nations()), seed=0))
 
 
 def synthetic():

@@ -503,6 +503,21 @@ def test_an_unknown_entity_has_average_scores_before_its_spread_is_known(engine)
     np.testing.assert_allclose(link(engine.scores(models, ([-1], [-1]))).sum(), 1)
 
 
+def test_an_epoch_depends_on_the_state_the_rate_and_the_seed_only(engine):
+    """Few dyads share an entity here, so that tiles are long, and would differ if an epoch left a trace."""
+    structure = Bilinear(4, 4, 1, False, 2)
+    dyads = dyads_for(structure, n=300, n_rows=200, n_cols=200)
+    objective = make_objective(structure, Log(), dyads)
+    with engine.bind(objective, dyads) as problem:
+        sgd = problem.descent(random_theta(objective))
+        start, states = sgd.snapshot(), []
+        for _ in range(2):
+            sgd.restore(start)
+            sgd.epoch(0.5, 0, 0)
+            states.append(np.asarray(sgd.snapshot()).tobytes())
+    assert states[0] == states[1]
+
+
 def test_a_descent_that_is_restored_goes_on_as_if_nothing_had_happened(engine):
     dyads = make_dyads(n=300, weighted=True)
     objective = make_objective(STRUCTURES[0], Log(), dyads)

@@ -28,6 +28,8 @@ from dyads.errors import InputError, ModelFileError
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from fuzz import mutations
 
+SIMPLE = ("--rank", "0", "--solver", "point", "--engine-threads", "1")
+
 SECONDS, MEGABYTES, BATCH = 10, 1024, 200
 
 
@@ -188,7 +190,20 @@ class TableFile:
                 writer.write_table(pa.table({**X, "label": label}))
             self.content, self.mutate = self.path.read_bytes(), mutations.raw
         self.path.write_bytes(self.content)
-        self._run("fit", self.path, "-o", self.model, "--force", "--rank", "0", "--engine-threads", "1", needed=True)
+        self._run(
+            "fit",
+            self.path,
+            "-o",
+            self.model,
+            "--force",
+            "--rank",
+            "0",
+            "--solver",
+            "point",
+            "--engine-threads",
+            "1",
+            needed=True,
+        )
 
     def _run(self, *arguments, needed=False):
         result = self.runner.invoke(self.app, [str(argument) for argument in arguments])
@@ -200,7 +215,19 @@ class TableFile:
         named = path.with_suffix(self.path.suffix)
         os.replace(path, named)
         self._run("predict", self.model, named, "-o", named.with_name("out.csv"), "--force")
-        self._run("fit", named, "-o", named.with_name("m.dyads"), "--force", "--rank", "0", "--engine-threads", "1")
+        self._run(
+            "fit",
+            named,
+            "-o",
+            named.with_name("m.dyads"),
+            "--force",
+            "--rank",
+            "0",
+            "--solver",
+            "point",
+            "--engine-threads",
+            "1",
+        )
 
 
 # -------------------------------------------------------------------------------------------------------------- running

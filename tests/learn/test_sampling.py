@@ -20,6 +20,7 @@ from dyads.errors import (
     UnknownIdWarning,
     WeightWarning,
 )
+from dyads.learn import sampling
 from dyads.learn.sampling import LEAST_SWEEPS, MOST_SWEEPS, SAMPLING_WORK, complete
 from dyads.model.loss import link
 from dyads.solve.gibbs import Chain, burn_in_length
@@ -272,7 +273,7 @@ def test_thompson_sampling_tries_what_is_uncertain(ordinal):
 
 
 def test_chains_that_have_not_mixed_are_told():
-    with pytest.warns(NotConvergedWarning, match="Raise sweeps"):
+    with pytest.warns(NotConvergedWarning, match=r"Use solver=Gibbs\(sweeps=100\)"):
         model = LFLOrdinal(rank=2, solver=Gibbs(sweeps=4, chains=2), random_state=0).fit(X, STARS)
     assert not model.converged_
 
@@ -398,11 +399,8 @@ def test_new_ids_are_like_those_that_get_labels():
 
 
 def sweeps_until_complete(watched, work=1):
-    for n in range(1, len(watched) + 1):
-        chain = Chain(None, (0.0,) * n, watched=tuple(watched[:n]))
-        if n % 50 == 0 and complete(chain, None, work):
-            return n
-    return None
+    chains = (Chain(None, (0.0,) * n, watched=tuple(watched[:n])) for n in range(1, len(watched) + 1))
+    return next(chain.n_sweeps for chain in chains if complete(chain, None, work))
 
 
 def test_a_chain_ends_when_its_predictions_are_known():
@@ -437,6 +435,8 @@ def test_arviz_reads_the_chains_and_compares_models_by_leave_one_out(tmp_path):
         LFLClassifier(rank=1, solver="lbfgs").fit(data.X, data.y).to_arviz()
     with pytest.raises(InputError, match="both, or neither"):
         model.to_arviz(data.X)
+    with pytest.raises(InputError, match="400 pairs and 399 labels"):
+        model.to_arviz(data.X, data.y[1:])
 
 
 def test_the_default_samples_unless_a_setting_asks_for_a_point_estimate(monkeypatch):
@@ -448,6 +448,7 @@ def test_the_default_samples_unless_a_setting_asks_for_a_point_estimate(monkeypa
     assert solver() == "gibbs"
     for settings in ({"solver": "point"}, {"l2": 1.0}, {"early_stopping": 0.2}, {"warm_start": True}, {"n_models": 2}):
         assert solver(**settings) == "lbfgs"
+    assert LFLClassifier(rank=0, bias=False).fit(data.X, data.y).solver_ == "lbfgs", "there are no blocks to draw"
     assert LFLOrdinal(rank=1, loss="absolute", random_state=0).fit(data.X, data.y).solver_ == "lbfgs"
     assert LFLRelational(rank=1, random_state=0).fit({**data.X, "t": data.y}, data.y % 2).solver_ == "gibbs"
     assert LFLLink(rank=1, random_state=0).fit([("a", "b"), ("a", "c")], [0, 1]).solver_ == "lbfgs"
@@ -456,3 +457,22 @@ def test_the_default_samples_unless_a_setting_asks_for_a_point_estimate(monkeypa
     assert solver(sample_weight=np.full(len(data.y), 2.0)) == "gibbs"
     monkeypatch.setattr("dyads.learn.sampling.SAMPLING_WORK", 100 * len(data.y) * 60)
     assert solver() == "lbfgs"
+
+
+def test_chains_of_different_lengths_all_count(monkeypatch):
+    """Each chain has its own burn-in, and ends when its own predictions are known."""
+    ends = iter([20, 60])
+    last = [0, next(ends)]
+
+    def complete_at(chain, sweeps, work):
+        if chain.n_sweeps < last[1]:
+            return False
+        last[1] = next(ends, 10**9)
+        return True
+
+    monkeypatch.setattr(sampling, "complete", complete_at)
+    data = make_nominal(n=12, rank=1, width=2.0, random_state=0)
+    model = LFLClassifier(rank=1, solver=Gibbs(chains=2), random_state=0).fit(data.X, data.y)
+    assert min(model.diagnostics_["draws"]) >= 10
+    assert sum(model.diagnostics_["draws"]) == len(model.record_.draws)
+    assert np.isfinite(model.diagnostics_["r_hat"]).all()

@@ -88,7 +88,6 @@ class HostDescent:
 
     def __init__(self, objective: Objective, data: CellData, theta: Array, visited: bool, run: Run) -> None:
         self._objective, self._data, self._run = objective, data, run
-        self._last_tile = LastTile.of(data.dyads, objective.structure.one_set)
         squares = np.full_like(theta, ACCUMULATOR_START * data.typical_weight**2)
         self._state = np.stack([theta, squares]).astype(np.float32)
         if self._objective.free is not None:
@@ -129,6 +128,7 @@ class HostDescent:
         data, pulled, decay = Data.of(dyads, dtype, side.offset), side.pulled, self._data.decay
         blocks, squares, step_size = side.blocks, layout.blocks(state[1]), dtype.type(rate)
         with_side, batch = any(layout.n_features), dyads.total_weight / self._data.counts.relation.sum()
+        last_tile = LastTile.of(dyads, objective.structure.one_set)
         n_parts = max(1, round(SIDE_STEPS / cells.n_groups)) if with_side else 1
 
         def visit(task: tuple[int, int]) -> tuple[float, Array, Array]:
@@ -138,8 +138,8 @@ class HostDescent:
             order = first + random_stream(seed, Stream.VISITS, number, cell).permutation(last - first)[part::n_parts]
             own = blocks._replace(shared=blocks.shared.copy())
             own_squares = squares._replace(shared=squares.shared.copy())
-            scratch = DescentWork.of(own)
-            value = sgd_pass(specs, own, own_squares, data, order, decay, step_size, pulled, self._last_tile, scratch)
+            scratch = DescentWork.of(own, dyads.n_labels)
+            value = sgd_pass(specs, own, own_squares, data, order, decay, step_size, pulled, last_tile, scratch)
             return value, own.shared, own_squares.shared
 
         value = 0.0

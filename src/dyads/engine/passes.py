@@ -36,7 +36,9 @@ LANES = 16
 """Dyads of an SGD tile: as many single-precision numbers as the widest registers hold."""
 
 SHARED_BATCH = 64
-"""Dyads per SGD step of the shared blocks: every dyad contributes to one, and a step costs as much as a dyad."""
+"""Least number of dyads per SGD step of the shared blocks: every dyad contributes to one, and a step costs as much as a
+dyad. A tile is not divided.
+"""
 
 
 @inlined
@@ -232,6 +234,7 @@ class DescentWork(NamedTuple):
     row, col : (size, 1) factors v of the row's and of the column's block; see `slopes`
     shared : (n_relations, shared size) gradients by shared blocks, summed since their last step
     share : (n_relations,) shares of the penalties of shared blocks, summed since their last step
+    s, g : (n_labels, LANES) scores and score gradient of a tile
     """
 
     slope: Any
@@ -239,12 +242,16 @@ class DescentWork(NamedTuple):
     col: Any
     shared: Any
     share: Any
+    s: Any
+    g: Any
 
     @classmethod
-    def of(cls, blocks: Blocks) -> "DescentWork":
+    def of(cls, blocks: Blocks, n_labels: int) -> "DescentWork":
         """Return scratch arrays for blocks; a row's and a column's block have the same size."""
-        slope, row, col = np.empty((3, blocks.row.shape[1], 1), blocks.row.dtype)
-        return cls(slope[:, 0], row, col, np.empty_like(blocks.shared), np.empty(len(blocks.shared), blocks.row.dtype))
+        dtype = blocks.row.dtype
+        slope, row, col = np.empty((3, blocks.row.shape[1], 1), dtype)
+        s, g = np.zeros((2, n_labels, LANES), dtype)
+        return cls(slope[:, 0], row, col, np.empty_like(blocks.shared), np.empty(len(blocks.shared), dtype), s, g)
 
 
 class Product(NamedTuple):
@@ -265,15 +272,13 @@ def sgd_pass(specs, blocks, squares, data, order, decay, rate, pulled, last_tile
     the same. With side-information the blocks are effective blocks, and the penalty applies to the blocks minus the
     shifts in `pulled`.
     """
-    total, structure, like = 0.0, specs.structure, blocks.row
-    s, g = stack_array(structure.n_labels, LANES, like), stack_array(structure.n_labels, LANES, like)
+    total, structure, like, s, g = 0.0, specs.structure, blocks.row, scratch.s, scratch.g
     value, unused = stack_array(1, LANES, like)[0], stack_array(1, LANES, like)[0]
     rows, cols = stack_array(1, LANES, data.row)[0], stack_array(1, LANES, data.row)[0]
     label = stack_array(1, LANES, data.label)[0]
     row_gradient, col_gradient = Product(scratch.slope, scratch.row), Product(scratch.slope, scratch.col)
     scratch.shared[:] = 0
     scratch.share[:] = 0
-    s[:] = 0
     label[:] = 0
     n = n_batch = 0
     while n < order.size:

@@ -34,7 +34,15 @@ from dyads.errors import (
     caller_level,
 )
 from dyads.estimators.predictor import Predictor
-from dyads.estimators.settings import check_choices, check_memory, features_of, l2_of, random_state_of, solver_of
+from dyads.estimators.settings import (
+    asks_for_point,
+    check_choices,
+    check_memory,
+    features_of,
+    l2_of,
+    random_state_of,
+    solver_of,
+)
 from dyads.learn.sampling import can_sample, sample
 from dyads.learn.training import Callback, FitRun, Learned, Progress, Restart, point_solver, resume, train
 from dyads.metrics import log_loss
@@ -244,21 +252,18 @@ class LFL(Predictor):
             raise InputError(f"checkpoint is only for Gibbs, and the solver is {type(solver).__name__}: omit it.")
         return train(objective, dyads, solver, run)
 
-    _posterior_by_default = False
-    """Whether ``solver="auto"`` samples the posterior, where it can and has the time."""
-
     def _samples_by_default(self, objective: Objective, n_dyads: int) -> bool:
         """Whether to sample, as no solver is named: not if a setting asks for what only point estimates have."""
-        asks_for_point = (
+        point = (
             not self._posterior_by_default
-            or self.solver == "point"
+            or asks_for_point(self.solver)
             or self.l2 is not None
             or self.early_stopping is not None
             or self.warm_start
             or self.n_models > 1
             or features_of(self.features).training != "joint"
         )
-        return not asks_for_point and can_sample(objective, n_dyads)
+        return not point and can_sample(objective, n_dyads)
 
     def check_params(self) -> None:
         """Raise an error for invalid parameters; `fit` does so before it reads any data."""
@@ -319,6 +324,9 @@ class LFL(Predictor):
         """Raise an error for data that the estimator cannot be fitted to."""
         if is_undirected(*STRUCTURES[self._structure]):
             check_undirected(observed)
+
+    _posterior_by_default = False
+    """Whether ``solver="auto"`` samples the posterior, where it can and has the time."""
 
     _n_id_columns = 2
     """Number of id columns: row ids and column ids, and relations for a multi-relational estimator."""

@@ -273,9 +273,9 @@ class Predictor(ClassifierMixin, NestedParameters):
     ) -> Array:
         """Probabilities under `n` posterior draws (n, n_dyads, n_labels), by default all that were kept.
 
-        Only for ``solver="gibbs"``. For ids with labels, the mean over all draws is `predict_proba`, unless the model
-        is calibrated: the calibrator is applied to each draw. In each draw, an id without labels is one of a random
-        training pair; also under ``unknown="mean"``.
+        Only for a posterior. For ids with labels, the mean over all draws is `predict_proba`, unless the model
+        is calibrated: the calibrator is applied to each draw. In each draw, an id without labels is drawn as
+        that of a random training pair; also under ``unknown="mean"``.
         """
         record, codes, features = self._look_up(X, row_features, col_features)
         return self._nan_unknown(codes, sample_proba(record, n, codes, features, self._engine), axis=1)
@@ -283,7 +283,7 @@ class Predictor(ClassifierMixin, NestedParameters):
     def predict_interval(
         self, X: Any, level: float = 0.9, *, row_features: Any = None, col_features: Any = None
     ) -> Array:
-        """Credible intervals of the probabilities (n, n_labels, 2): lower and upper bound. Only for ``solver="gibbs"``.
+        """Credible intervals of the probabilities (n, n_labels, 2): lower and upper bound. Only for a posterior.
 
         Each probability lies in its interval with posterior probability `level`. The width measures the uncertainty
         about the probability, not about the label.
@@ -292,7 +292,7 @@ class Predictor(ClassifierMixin, NestedParameters):
         return self._nan_unknown(codes, interval(record, level, codes, features, self._engine), axis=0)
 
     def to_arviz(self, X: Any = None, y: Any = None) -> Any:
-        """The posterior draws as an `arviz.InferenceData`, chains apart. Only for ``solver="gibbs"``.
+        """The posterior draws as an `arviz.InferenceData`, chains apart. Only for a posterior.
 
         Given labelled pairs, it also holds the log-likelihood of each pair. For the training pairs, ``arviz.loo`` then
         estimates the log-likelihood of pairs left out, and ``arviz.compare`` compares ranks and structures without
@@ -305,7 +305,10 @@ class Predictor(ClassifierMixin, NestedParameters):
         likelihood = None
         if X is not None:
             record, codes, features = self._look_up(X, None, None)
+            self._unknown_message([column < 0 for column in codes])
             labels = label_codes(self._checked(y), self.classes_)
+            if len(labels) != len(codes[0]):
+                raise InputError(f"Got {len(codes[0])} pairs and {len(labels)} labels: expected as many of both.")
             likelihood = log_likelihood(record, labels, codes, features, self._engine)
         return inference_data(self.record_, self.diagnostics_["draws"], likelihood)
 

@@ -26,11 +26,18 @@ from dyads.data.observations import read_weight
 from dyads.data.split import RandomCells
 from dyads.data.tables import named_values, read_column, read_feature
 from dyads.engine import Engine
-from dyads.errors import InputError, NotConvergedWarning, UnknownIdWarning, VanishedWarning, caller_level
+from dyads.errors import (
+    InputError,
+    NotConvergedWarning,
+    UnknownIdWarning,
+    VanishedWarning,
+    WeightWarning,
+    caller_level,
+)
 from dyads.estimators.kinds import LFLClassifier, LFLOrdinal
 from dyads.estimators.lfl import LFL
 from dyads.estimators.predictor import returned_table
-from dyads.estimators.settings import features_of, l2_of, solver_of, to_json
+from dyads.estimators.settings import BY_DATA, features_of, l2_of, solver_of, to_json
 from dyads.learn.training import point_solver
 from dyads.model.loss import Loss
 from dyads.model.objective import L2
@@ -181,7 +188,8 @@ def _remedy(model: Any) -> str:
         return "Its loss trains only the expected label: calibrate its probabilities on held-out pairs."
     if record.is_posterior:
         return (
-            "More sweeps (--solver-sweeps) or features of the ids may help; or the ids tell nothing about the labels."
+            "More sweeps (--solver gibbs --solver-sweeps) or features of the ids may help; or the ids tell nothing "
+            "about the labels."
         )
     if "chosen" in model.trained_on_ or isinstance(model, _CV):
         return "Sample the posterior (--solver gibbs)."
@@ -458,7 +466,8 @@ class _CV(LFL):
 
     def _template(self) -> Any:
         """The estimator without cross-validation, with these parameters."""
-        return self._plain(**{name: getattr(self, name) for name in self._plain().get_params(deep=False)})
+        parameters = {name: getattr(self, name) for name in self._plain().get_params(deep=False)}
+        return self._plain(**parameters | ({"solver": BY_DATA[1]} if solver_of(self.solver) is None else {}))
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """Continue from the fitted search with one epoch of SGD over more labelled dyads, with the penalties chosen."""
@@ -552,7 +561,7 @@ class _Search:
         jobs = joblib.Parallel(n_jobs=self.n_jobs, prefer="threads")
         # Warning filters are global to all threads, so they are set once, around the parallel jobs.
         with warnings.catch_warnings():
-            for kind in (NotConvergedWarning, UnknownIdWarning, VanishedWarning):
+            for kind in (NotConvergedWarning, UnknownIdWarning, VanishedWarning, WeightWarning):
                 warnings.simplefilter("ignore", kind)
             solvers = [self.solver(path.fixed) for path in paths]
             by_path = jobs(joblib.delayed(self._first_fold)(*each) for each in zip(paths, solvers, strict=True))

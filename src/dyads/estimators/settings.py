@@ -41,6 +41,11 @@ BY_DATA = ("auto", "point")
 """Names that leave the choice of the solver to the data; the second asks for a point estimate."""
 
 
+def asks_for_point(solver: Any) -> bool:
+    """Whether a solver, as the user gave it, is the name of a point estimate by any solver."""
+    return isinstance(solver, str) and solver == BY_DATA[1]
+
+
 def solver_of(value: Any) -> Any:
     """Settings of a solver given by name or as an object; None for "auto" and "point"."""
     if isinstance(value, str) and value in BY_DATA:

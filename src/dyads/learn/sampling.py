@@ -34,11 +34,14 @@ STUCK = 0.02
 LEAST_SWEEPS, MOST_SWEEPS = 100, 1000
 """Bounds of the sweeps of a chain that ends by itself."""
 
-SAMPLING_WORK = 10**10
+SAMPLING_WORK = 3 * 10**10
 """Work after which such a chain ends in any case, but not before `LEAST_SWEEPS`: about a minute on two cores.
 
-The work of a sweep is that of `point_solver`: dyads times the weights of a row plus `DYAD_WORK`.
+A unit of `sweep_work` took 1.3 to 2.9 ns on two cores: ML-100K and ML-1M, ranks 5 to 16, and Alyawarra, 26 labels.
 """
+
+WIDE = 64
+"""Weights of a row up to which curvatures cost in proportion to their square: above, products are more efficient."""
 
 CHECKED_EVERY = 50
 """Sweeps between checks of whether predictions are known well enough."""
@@ -61,9 +64,9 @@ class Diagnostics(NamedTuple):
     ----------
     r_hat, effective_samples : (n_watched,) R-hat and effective sample size of monitored probabilities, of random pairs
         and labels; R-hat is infinite if there are too few sweeps to estimate it
-    burn_in : number of sweeps discarded from each chain
+    burn_in : number of sweeps discarded from each chain, at most
     acceptance : acceptance rate, the share of blocks that moved per sweep
-    effective_per_second : median effective sample size over the seconds of all sweeps, burn-in included
+    effective_per_second : median effective sample size per second of sampling, burn-in included; 0 if no sweep was made
     draws : number of draws kept from each chain
     """
 
@@ -104,7 +107,7 @@ def sample(
             stacklevel=caller_level(),
         )
     trace: list[Progress] = []
-    began = time.perf_counter()
+    n_resumed, began = sum(chain.n_sweeps for chain in chains), time.perf_counter()
     with run.engine.bind(objective, kept) as problem:
         posterior = Posterior(problem)
         pairs = _watched(kept, seed)
@@ -123,7 +126,7 @@ def sample(
             chains[number] = chains[number].thinned(most)
             watch = _Watch(posterior, held, number, began, trace, run.callback, chains[number])
             try:
-                while not complete(chains[number], solver.sweeps, work_of(objective, len(kept))):
+                while not complete(chains[number], solver.sweeps, sweep_work(objective, len(kept))):
                     noise = SweepNoise(seed, number, chains[number].n_sweeps)
                     chains[number] = chains[number].advanced(posterior, noise, watched, most)
                     if watch(chains[number]):
@@ -134,7 +137,9 @@ def sample(
                 save(now=True)
             if watch.stopped_by_callback:
                 break
-    best, draws, diagnostics = _summary(chains, watch.stopped_by_callback, time.perf_counter() - began)
+    n_sweeps = sum(chain.n_sweeps for chain in chains)
+    rate = (n_sweeps - n_resumed) / n_sweeps / (time.perf_counter() - began)
+    best, draws, diagnostics = _summary(chains, watch.stopped_by_callback, rate)
     return Learned(best, trace, draws, diagnostics)
 
 
@@ -160,8 +165,14 @@ def _check(objective: Objective, checkpoint: str | os.PathLike[str] | None, held
 
 def can_sample(objective: Objective, n_dyads: int) -> bool:
     """Whether the objective has a posterior to sample, and `LEAST_SWEEPS` take no more than `SAMPLING_WORK`."""
-    has_posterior = objective.loss.likelihood and objective.free is None
-    return has_posterior and LEAST_SWEEPS * work_of(objective, n_dyads) <= SAMPLING_WORK
+    has_posterior = objective.loss.likelihood and objective.free is None and objective.layout.sizes[0] > 0
+    return has_posterior and LEAST_SWEEPS * sweep_work(objective, n_dyads) <= SAMPLING_WORK
+
+
+def sweep_work(objective: Objective, n_dyads: int) -> int:
+    """The work of a sweep, in entries of blocks and of their curvatures; features are not counted."""
+    size = objective.layout.sizes[0]
+    return work_of(objective, n_dyads) + n_dyads * size * min(size, WIDE)
 
 
 def complete(chain: Chain, sweeps: int | None, work: int) -> bool:
@@ -177,36 +188,48 @@ def complete(chain: Chain, sweeps: int | None, work: int) -> bool:
     return float(np.quantile(r_hats, 0.9)) <= KNOWN_R_HAT and float(np.quantile(effective, 0.1)) >= KNOWN_EFFECTIVE
 
 
-def _mixing(chains: list[Chain]) -> tuple[int, Array, Array]:
-    """The burn-in that the chains share; R-hat and effective sample size (n_watched,) of monitored predictions."""
-    n = min(chain.n_sweeps for chain in chains)
-    # A chain that was stopped before the end of the burn-in contributes no draws.
-    burn_in = max(burn_in_length(np.array(chain.losses)) for chain in chains)
-    if n - burn_in < LEAST_DIAGNOSED:
+def _mixing(chains: list[Chain]) -> tuple[list[int], Array, Array]:
+    """The burn-in of each chain; R-hat and effective sample size (n_watched,) of monitored predictions.
+
+    They are those of the last sweeps of all chains, as many as the chain with the fewest has after its burn-in.
+    """
+    burn_in = [burn_in_length(np.array(chain.losses)) for chain in chains]
+    n = min(chain.n_sweeps - discarded for chain, discarded in zip(chains, burn_in, strict=True))
+    if n < LEAST_DIAGNOSED:
         return burn_in, np.full(WATCHED, math.inf), np.full(WATCHED, 1.0)
-    after = np.array([chain.watched[burn_in:n] for chain in chains])
+    after = np.array([chain.watched[-n:] for chain in chains])
     return burn_in, r_hat(after), effective_sample_size(after)
 
 
-def _summary(chains: list[Chain], stopped: bool, seconds: float) -> tuple[Restart, list[State], Diagnostics]:
-    """Result of the chains: the draws after burn-in, and their diagnostics. `stopped` : whether the callback did so."""
+def _summary(chains: list[Chain], stopped: bool, rate: float) -> tuple[Restart, list[State], Diagnostics]:
+    """Result of the chains: the draws after burn-in, and their diagnostics.
+
+    `stopped` : whether the callback did so. `rate` : share of all sweeps that a second makes.
+    """
     n = min(chain.n_sweeps for chain in chains)
+    if stopped and len(chains) > 1:
+        # A chain that was stopped before the others had settled contributes no draws.
+        settled = max(burn_in_length(np.array(chain.losses)) for chain in chains[:-1])
+        chains = chains if chains[-1].n_sweeps > settled else chains[:-1]
     burn_in, r_hats, effective = _mixing(chains)
-    kept = [[draw for sweep, draw in chain.draws if sweep > burn_in] for chain in chains]
+    kept = [
+        [draw for sweep, draw in chain.draws if sweep > discarded]
+        for chain, discarded in zip(chains, burn_in, strict=True)
+    ]
     acceptance = float(np.mean(np.concatenate([chain.accepted for chain in chains])))
     diagnostics = Diagnostics(
-        r_hats, effective, burn_in, acceptance, float(np.median(effective)) / seconds, tuple(map(len, kept))
+        r_hats, effective, max(burn_in), acceptance, float(np.median(effective)) * rate, tuple(map(len, kept))
     )
-    loss = float(np.mean([loss for chain in chains for loss in chain.losses[burn_in:]]))
-    warning = None
-    if n - burn_in < LEAST_DIAGNOSED:
-        warning = f"{n} sweeps are too few to diagnose mixing: expected a few hundred. Raise sweeps."
+    loss = float(np.mean([loss for chain, b in zip(chains, burn_in, strict=True) for loss in chain.losses[b:]]))
+    warning, more = None, f"Use solver=Gibbs(sweeps={max(LEAST_SWEEPS, 2 * n)})."
+    if not np.isfinite(r_hats).any():
+        warning = f"{n} sweeps are too few to diagnose mixing: expected a few hundred. {more}"
     elif diagnostics.acceptance < STUCK:
-        warning = f"The chains hardly moved: the acceptance rate is {diagnostics.acceptance:.1%}. Raise sweeps."
+        warning = f"The chains hardly moved: the acceptance rate is {diagnostics.acceptance:.1%}. {more}"
     elif diagnostics.worst > MIXED:
         warning = (
             f"The chains have not mixed after {n} sweeps: 10% of the monitored predictions have an R-hat of "
-            f"{diagnostics.worst:.2f} or more, expected at most {MIXED}. Raise sweeps."
+            f"{diagnostics.worst:.2f} or more, expected at most {MIXED}. {more}"
         )
     if stopped:
         warning = None

@@ -210,11 +210,11 @@ def resume(
     with run.engine.bind(objective, dyads, counts) as problem:
         began = time.perf_counter()
         descent = problem.descent(theta, visited=True)
-        value = finite_epoch(descent, solver.mean_rate, run.seed, number)
+        value = finite_epoch(descent, solver.steady_rate, run.seed, number)
     if value is None:
         raise DivergenceError(
             f"The objective is not finite in SGD epoch {number + 1}: lower the learning rate, for example with "
-            f"solver=SGD(learning_rate={solver.first_rate / 4:g}), or raise l2. The model keeps its last finite state."
+            f"solver=SGD(learning_rate={solver.steady_rate / 4:g}), or raise l2. The model keeps its last finite state."
         )
     return descent.theta(), Progress(0, number + 1, value, math.nan, time.perf_counter() - began)
 

@@ -262,6 +262,8 @@ class Population:
 
     def grown(self, n_new: int) -> Self:
         """Return a copy with `n_new` further entities without labels."""
+        if not n_new:
+            return self
         shift, predictions = self.partner_shift, self.predictions
         if len(shift):
             shift = np.concatenate([shift, np.zeros((n_new, *shift.shape[1:]))])

@@ -44,7 +44,7 @@ MAX_ROUNDS = 3
 SMALL = 50_000
 """A table is small if its pairs times its labels, about the work of a fit, are no more than this.
 
-A larger one is judged on one tenth, and by SGD, which minimises the same objective as L-BFGS several times faster.
+A larger one is judged on one tenth only.
 """
 
 LARGE, SAMPLE = 2_000_000, 500_000

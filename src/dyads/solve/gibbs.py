@@ -26,7 +26,7 @@ class Gibbs(Setting):
     ----------
     sweeps : int, default None
         Number of sweeps per chain, burn-in included. The draws of the burn-in are discarded. By default a chain ends
-        by itself, when its predictions are known well enough: after 100 to 1000 sweeps, fewer for large data.
+        by itself, when its predictions are known well enough: after 100 to 1000 sweeps.
     chains : int, default 1
         Number of independent chains. Comparing several of them (R-hat) can reveal a multimodal posterior.
     memory : float, default 256

@@ -191,9 +191,9 @@ class SGD(Setting):
         return RATE if self.learning_rate is None else float(self.learning_rate)
 
     @property
-    def mean_rate(self) -> float:
-        """Mean learning rate of all epochs."""
-        return self.first_rate / 2
+    def steady_rate(self) -> float:
+        """Learning rate of a single epoch over more dyads: the one given or, by default, the mean of a fit."""
+        return RATE / 2 if self.learning_rate is None else self.first_rate
 
     def minimise(self, problem: Stochastic, theta: Array, seed: int, monitor: Monitor) -> Solution:
         """Run all epochs, unless the monitor stops them."""
@@ -262,8 +262,8 @@ class Newton(Setting):
     tol : float, default 1e-6
         Stop when a sweep lowers the objective by less than this fraction of its value.
     epochs : int, default 0
-        Epochs of SGD before the first sweep. From a random start, eight of them save about as many sweeps, which take
-        three times as long.
+        Epochs of SGD before the first sweep, which are not counted as iterations. From a random start, eight of them
+        save about as many sweeps, which take three times as long.
     """
 
     needs_smooth: ClassVar[bool] = True
@@ -282,7 +282,10 @@ class Newton(Setting):
         """Sweep over all blocks until the objective stops decreasing; the seed is for the epochs of SGD."""
         last, unowned = math.inf, problem.without_blocks()
         if self.epochs:
-            theta = SGD(self.epochs).minimise(problem, theta, seed, lambda *_: False).theta
+            start = SGD(self.epochs).minimise(problem, theta, seed, lambda *_: False)
+            if start.diverged is not None:
+                return start
+            theta = start.theta
         for n_iter in range(1, self.max_iter + 1):
             before, updates = theta, problem.blocks_in_turn(theta)
             for role in updates.roles:

@@ -109,9 +109,9 @@ def posterior_draws(
 ) -> list[Draw]:
     """Convert sampler states, (theta, learnt priors of rows and columns, or of nodes), to posterior draws.
 
-    An entity without labels is one of a random training dyad, not one of the learnt prior: entities with many labels
-    differ from those with few, and most labels that are asked for are of the former. About `N_DRAWS` dyads are sampled
-    in all, a few for each posterior draw. The partner shift is the mean over `SHIFT_DRAWS` of them.
+    An entity without labels is drawn as that of a random training dyad, not from the learnt prior: entities with many
+    labels differ from those with few, and most labels that are asked for are of the former. About `N_DRAWS` dyads are
+    sampled in all, a few for each posterior draw. The partner shift is the mean over `SHIFT_DRAWS` of them.
     """
     drawn = [Draw.drawn(parts, known, theta, priors) for theta, priors in draws]
     models = [Model(parts=parts, known=known, draw=draw) for draw in drawn]
@@ -121,8 +121,10 @@ def posterior_draws(
     sample = _representative(models[-1], dyads, len(order))[order]
     spreads = [_deviations(model, dyads, sample[number :: len(drawn)]) for number, model in enumerate(models)]
     centre = [np.mean([spread[side].mean(axis=0) for spread in spreads], axis=0) for side in range(2)]
-    some = [models[i] for i in np.unique(np.linspace(0, len(models) - 1, SHIFT_DRAWS).astype(int))]
-    shifts = [np.mean(shift, axis=0) for shift in zip(*(_partner_shifts(m, dyads, engine) for m in some), strict=True)]
+    spaced = [models[i] for i in np.unique(np.linspace(0, len(models) - 1, SHIFT_DRAWS).astype(int))]
+    shifts = [
+        np.mean(shift, axis=0) for shift in zip(*(_partner_shifts(m, dyads, engine) for m in spaced), strict=True)
+    ]
 
     def populated(draw: Draw, spread: tuple[Array, Array]) -> Draw:
         rows, cols = (
