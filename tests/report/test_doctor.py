@@ -28,6 +28,7 @@ def test_noise_is_called_noise_and_gets_the_simplest_model():
     assert examined.advice in ("--kind ordinal", "--kind ordinal --rank 0")
 
 
+@pytest.mark.slow
 def test_clear_structure_is_found_by_the_defaults():
     examined = doctor.examine(*structured())
     log_loss = examined.checked["log_loss"]
