@@ -183,6 +183,7 @@ def test_every_other_command(run, files):
     assert " pairs of test.csv</dd>" in text
 
 
+@pytest.mark.slow
 def test_features_weights_relations_and_cross_validation(run, files, ratings):
     options = ("--row-features", "users.csv", "--weight", "when", "--feature", "when", *POINT, "-o", "side.dyads")
     assert run(*FIT, *options)[0] == 0

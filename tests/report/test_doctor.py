@@ -43,6 +43,7 @@ def test_only_what_is_clearly_better_than_the_defaults_is_advised(monkeypatch, e
         trial.losses["--rank 0"] = trial.losses[""] - 0.1
         return "--rank 0"
 
+    monkeypatch.setattr(doctor, "MAX_ROUNDS", 1)
     monkeypatch.setattr(doctor._Trial, "_judge_penalty", judged)
     monkeypatch.setattr(doctor, "paired_difference", lambda ours, theirs: (np.mean(ours - theirs), error))
     assert doctor.examine(*table(n=300)).advice == "--kind ordinal" + advice
