@@ -78,12 +78,12 @@ class LFLClassifier(_Nominal):
         Strength of the penalty on latent weights of a point estimate, by default 6. An object ``dyads.L2(...)`` sets
         all strengths.
     solver : str, or an object such as ``dyads.SGD(max_iter=20)``, default "auto"
-        "auto" samples the posterior, like "gibbs", if that takes about a minute at most: up to 3 * 10^8 pairs times (60
-        + w + w min(w, 64)), with w weights of a row. Above that, and where other settings ask for what only a point
-        estimate has (`l2`, a loss that is no likelihood, `early_stopping`, `warm_start`, `n_models`, side weights
-        trained apart), it is "point": L-BFGS where that takes a second or two, and SGD above. "lbfgs", "sgd" and
-        "newton" minimise the same objective. `LFLLink` and the searches by cross-validation are point estimates by
-        default.
+        "auto" samples the posterior, like "gibbs", if that takes about a minute at most: up to 3 * 10^8 pairs (an id
+        counts as 8) times (60 + w + w min(w, 64)), with w weights of a row. Above that, and where other settings ask
+        for what only a point estimate has (`l2`, a loss that is no likelihood, `early_stopping`, `warm_start`,
+        `n_models`, side weights trained apart), it is "point": L-BFGS where that takes a second or two, and SGD above.
+        "lbfgs", "sgd" and "newton" minimise the same objective. `LFLLink` and the searches by cross-validation are
+        point estimates by default.
     n_init : int, default 1
         Number of random restarts, of which the one with the least objective is kept.
     n_models : int, default 1

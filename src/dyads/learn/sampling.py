@@ -40,6 +40,9 @@ SAMPLING_WORK = 3 * 10**10
 A unit of `sweep_work` took 1.3 to 2.9 ns on two cores: ML-100K and ML-1M, ranks 5 to 16, and Alyawarra, 26 labels.
 """
 
+ENTITY_WORK = 8
+"""Work of an entity in a sweep, in dyads: its prior and its factor. Measured on BookCrossing, few dyads each."""
+
 WIDE = 64
 """Weights of a row up to which curvatures cost in proportion to their square: above, products are more efficient."""
 
@@ -171,8 +174,9 @@ def can_sample(objective: Objective, n_dyads: int) -> bool:
 
 def sweep_work(objective: Objective, n_dyads: int) -> int:
     """The work of a sweep, in entries of blocks and of their curvatures; features are not counted."""
-    size = objective.layout.sizes[0]
-    return work_of(objective, n_dyads) + n_dyads * size * min(size, WIDE)
+    layout = objective.layout
+    size, n = layout.sizes[0], n_dyads + ENTITY_WORK * (layout.n_rows + layout.n_cols)
+    return work_of(objective, n) + n * size * min(size, WIDE)
 
 
 def complete(chain: Chain, sweeps: int | None, work: int) -> bool:
