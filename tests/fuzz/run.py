@@ -190,20 +190,7 @@ class TableFile:
                 writer.write_table(pa.table({**X, "label": label}))
             self.content, self.mutate = self.path.read_bytes(), mutations.raw
         self.path.write_bytes(self.content)
-        self._run(
-            "fit",
-            self.path,
-            "-o",
-            self.model,
-            "--force",
-            "--rank",
-            "0",
-            "--solver",
-            "point",
-            "--engine-threads",
-            "1",
-            needed=True,
-        )
+        self._run("fit", self.path, "-o", self.model, "--force", *SIMPLE, needed=True)
 
     def _run(self, *arguments, needed=False):
         result = self.runner.invoke(self.app, [str(argument) for argument in arguments])
@@ -215,19 +202,7 @@ class TableFile:
         named = path.with_suffix(self.path.suffix)
         os.replace(path, named)
         self._run("predict", self.model, named, "-o", named.with_name("out.csv"), "--force")
-        self._run(
-            "fit",
-            named,
-            "-o",
-            named.with_name("m.dyads"),
-            "--force",
-            "--rank",
-            "0",
-            "--solver",
-            "point",
-            "--engine-threads",
-            "1",
-        )
+        self._run("fit", named, "-o", named.with_name("m.dyads"), "--force", *SIMPLE)
 
 
 # -------------------------------------------------------------------------------------------------------------- running
