@@ -353,19 +353,29 @@ def test_ids_and_labels_keep_all_their_digits(run, here):
     assert set(pd.read_csv("best.csv", float_precision="round_trip")["a"]) == set(pairs["a"])
 
 
+def _interrupt(watch, chain, n_left):
+    """Ctrl-C in the second sweep."""
+    if chain.n_sweeps == 2:
+        raise KeyboardInterrupt
+    return False
+
+
+def test_a_fit_that_is_stopped_writes_the_model_so_far(run, table, monkeypatch):
+    monkeypatch.setattr("dyads.learn.sampling._Watch.__call__", _interrupt)
+    code, out, err = run("fit", "pairs.csv", "--label", "rating", "--kind", "ordinal", "--rank", 1, "-o", "m.dyads")
+    assert (code, out, err) == (1, "", "Stopped after 2 iterations. Wrote the model so far to m.dyads.\n")
+    assert dyads.load("m.dyads").n_iter_ == 2
+
+
 def test_a_fit_that_is_stopped_says_how_to_resume(run, table, monkeypatch):
     options = ("--label", "rating", "--kind", "ordinal", "--rank", 1, "--solver", "gibbs", "--random-state", 0)
     command = ("fit", "pairs.csv", *options, "--checkpoint", "chain", "--solver-sweeps", 4, "-o", "m.dyads", "--force")
 
-    def interrupted(watch, chain):
-        if chain.n_sweeps == 2:
-            raise KeyboardInterrupt
-        return False
-
     with monkeypatch.context() as patch:
-        patch.setattr("dyads.learn.sampling._Watch.__call__", interrupted)
+        patch.setattr("dyads.learn.sampling._Watch.__call__", _interrupt)
         code, out, err = run(*command)
     assert (code, out) == (1, "")
     assert err == "Stopped. The chains are in chain: the same command resumes from there.\n"
+    assert not Path("m.dyads").exists()
     assert "Resumed chain 1 from sweep 2, in chain." in run(*command)[2]
     assert "The chains in chain were complete." in run(*command)[2]

@@ -2,13 +2,14 @@
 
 import copy
 import tracemalloc
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import dyads
-from dyads import Gibbs, LFLClassifier, LFLLink, LFLOrdinal, LFLRelational, SideInformation, report
+from dyads import LBFGS, SGD, Gibbs, LFLClassifier, LFLLink, LFLOrdinal, LFLRelational, Newton, SideInformation, report
 from dyads.data.dyads import Dyads
 from dyads.datasets.synthetic import make_nominal
 from dyads.engine import CPU, Query
@@ -21,7 +22,7 @@ from dyads.errors import (
     WeightWarning,
 )
 from dyads.learn import sampling
-from dyads.learn.sampling import LEAST_SWEEPS, MOST_SWEEPS, SAMPLING_WORK, complete
+from dyads.learn.sampling import LEAST_SWEEPS, MOST_SWEEPS, SAMPLING_WORK, Length
 from dyads.model.loss import link
 from dyads.solve.gibbs import Chain, burn_in_length
 from fuzz import mutations
@@ -206,6 +207,31 @@ def test_an_interrupt_loses_nothing_of_a_chain(tmp_path):
     seen = []
     LFLOrdinal(**FAST).fit(X, STARS, callback=lambda p: seen.append(p.iteration), checkpoint=tmp_path / "chains")
     assert seen[0] == 8
+
+
+@pytest.mark.parametrize("solver", [Gibbs(20), SGD(20), LBFGS(20), Newton(20)])
+def test_an_interrupt_keeps_the_model_so_far(solver):
+    """Ctrl-C leaves the model of as many iterations as were made."""
+    last = 7 if isinstance(solver, Gibbs | SGD) else 2
+    stopped, shorter = (LFLOrdinal(rank=1, solver=solver, random_state=0) for _ in range(2))
+
+    def interrupt(progress):
+        if progress.iteration == last:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match=f"after {last} iterations"):
+        stopped.fit(X, STARS, callback=interrupt)
+    shorter.fit(X, STARS, callback=lambda progress: progress.iteration == last)
+    assert stopped.n_iter_ == last
+    np.testing.assert_array_equal(stopped.predict_proba(X), shorter.predict_proba(X))
+
+
+@pytest.mark.parametrize("solver", [Gibbs(20, chains=2), SGD(20)])
+def test_the_time_left_falls_to_zero(solver):
+    steps = []
+    LFLOrdinal(rank=1, solver=solver, random_state=0).fit(X, STARS, callback=steps.append)
+    assert all(step.left > 0 for step in steps[:-1])
+    assert steps[-1].left == 0
 
 
 def test_a_row_whose_labels_are_all_held_out_is_a_draw_from_the_prior(monkeypatch):
@@ -399,8 +425,13 @@ def test_new_ids_are_like_those_that_get_labels():
 
 
 def sweeps_until_complete(watched, work=1):
-    chains = (Chain(None, (0.0,) * n, watched=tuple(watched[:n])) for n in range(1, len(watched) + 1))
-    return next(chain.n_sweeps for chain in chains if complete(chain, None, work))
+    length = Length(Chain(None), None, work)
+    for n in range(1, len(watched) + 1):
+        assert length.end >= n, "an estimate is never past"
+        length.check(Chain(None, (0.0,) * n, watched=tuple(watched[:n])))
+        if length.end == n:
+            return n
+    return None
 
 
 def test_a_chain_ends_when_its_predictions_are_known():
@@ -410,8 +441,7 @@ def test_a_chain_ends_when_its_predictions_are_known():
     assert sweeps_until_complete(np.cumsum(noise, axis=0)) == MOST_SWEEPS
     assert sweeps_until_complete(np.cumsum(noise, axis=0), SAMPLING_WORK // 200) == 200
     assert sweeps_until_complete(np.cumsum(noise, axis=0), SAMPLING_WORK) == LEAST_SWEEPS
-    assert complete(Chain(None, (0.0,) * 7), 7, 1)
-    assert not complete(Chain(None, (0.0,) * 7), 8, 1)
+    assert Length(Chain(None), 7, 1).end == 7
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -474,15 +504,11 @@ def test_the_default_samples_unless_a_setting_asks_for_a_point_estimate(monkeypa
 def test_chains_of_different_lengths_all_count(monkeypatch):
     """Each chain has its own burn-in, and ends when its own predictions are known."""
     ends = iter([20, 60])
-    last = [0, next(ends)]
 
-    def complete_at(chain, sweeps, work):
-        if chain.n_sweeps < last[1]:
-            return False
-        last[1] = next(ends, 10**9)
-        return True
+    def planned(chain, sweeps, work):
+        return SimpleNamespace(end=next(ends), check=lambda chain: None)
 
-    monkeypatch.setattr(sampling, "complete", complete_at)
+    monkeypatch.setattr(sampling, "Length", planned)
     data = make_nominal(n=12, rank=1, width=2.0, random_state=0)
     model = LFLClassifier(rank=1, solver=Gibbs(chains=2), random_state=0).fit(data.X, data.y)
     assert min(model.diagnostics_["draws"]) >= 10

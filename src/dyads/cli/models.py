@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import io
+import math
 import shlex
 import time
 import warnings
@@ -178,25 +179,34 @@ def fit(
     for name, path, key in (("features__row", row_features, ids[0]), ("features__col", col_features, ids[1])):
         if path is not None:
             model.set_params(**{name: read_features(path, key)})
-    began = time.perf_counter()
+    began, interrupt = time.perf_counter(), None
     with console.warned():
         if cv:
             with console.bar("Cross-validation") as update:
                 model.fit(X, y, sample_weight, callback=lambda done, planned: update(done, planned, ""))
         else:
-            total = settings.get("solver__max_iter", settings.get("solver__sweeps"))
             with console.bar("Fitting") as update, _checkpointed(checkpoint) as resumed:
 
                 def callback(step: Any) -> None:
                     resumed(step)
-                    update(step.iteration, total, f"objective {step.objective:,.0f}")
+                    known = not math.isnan(step.left)
+                    end = step.seconds + step.left if known else None
+                    left = f", {step.left:.0f} s left" if known else ""
+                    update(step.seconds, end, f"iteration {step.iteration}, objective {step.objective:,.0f}{left}")
 
-                model.fit(X, y, sample_weight, callback=callback, checkpoint=checkpoint)
+                try:
+                    model.fit(X, y, sample_weight, callback=callback, checkpoint=checkpoint)
+                except KeyboardInterrupt as stopped:
+                    if checkpoint is not None or not hasattr(model, "record_"):
+                        raise
+                    interrupt = stopped
         dialect = {name: value for name, value in given_dialect().get_params().items() if value is not None}
         model.trained_on_ |= {"label": label, "weight": weight, "dialect": dialect}
         if negatives:
             model.trained_on_ |= {"negatives": str(negatives), "rate": rate}
         model.save(output)
+    if interrupt is not None:
+        raise KeyboardInterrupt(f"Stopped after {model.n_iter_} iterations. Wrote the model so far to {output}.")
     summary = {
         "model": str(output),
         "kind": str(kind),
@@ -515,7 +525,7 @@ def info(model_file: Model, as_json: Json = False) -> None:
         "feature columns": [name for name in model.columns_ if name not in names],
         "features": features,
         "structure": model.structure_,
-        "rank": model.rank,
+        "rank": model.record_.parts.rank,
         "loss": type(record.parts.loss).__name__.lower(),
         "parameters": {
             name: value for name, value in parameters.items() if name != "id_columns" and value != defaults[name]

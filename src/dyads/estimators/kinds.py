@@ -52,8 +52,9 @@ class LFLClassifier(_Nominal):
 
     Parameters
     ----------
-    rank : int, default 5
-        Number of latent weights per row, column and label. With 0 the model has only biases and features.
+    rank : int, default None
+        Number of latent weights per row, column and label: by default 5 if each of three or more labels has its own,
+        and otherwise 10. With 0 the model has only biases and features.
     loss : "log" or "brier", default "log"
         Loss to minimise. Both are proper, so probabilities are calibrated. `LFLOrdinal` also has "absolute", "squared"
         and "hinge".
@@ -78,7 +79,7 @@ class LFLClassifier(_Nominal):
         Strength of the penalty on latent weights of a point estimate, by default 6. An object ``dyads.L2(...)`` sets
         all strengths.
     solver : str, or an object such as ``dyads.SGD(max_iter=20)``, default "auto"
-        "auto" samples the posterior, like "gibbs", if that takes about a minute at most: up to 3 * 10^8 pairs (an id
+        "auto" samples the posterior, like "gibbs", if that takes about a minute at most: up to 4 * 10^8 pairs (an id
         counts as 8) times (60 + w + w min(w, 64)), with w weights of a row. Above that, and where other settings ask
         for what only a point estimate has (`l2`, a loss that is no likelihood, `early_stopping`, `warm_start`,
         `n_models`, side weights trained apart), it is "point": L-BFGS where that takes a second or two, and SGD above.
@@ -287,7 +288,7 @@ def _check_kind(contents: Contents, kind: type[LFL], record: Record, model: LFL)
         raise contents.wrong("relation", f"as for {kind.__name__}")
     if record.parts.loss.ordered and not kind._ordered:
         raise contents.wrong("loss", f"as for {kind.__name__}")
-    if model.rank != record.parts.rank:
+    if model.rank not in (None, record.parts.rank):
         raise contents.wrong("about (parameters, rank)", f"{record.parts.rank}")
     if model.unknown == "mean" and record.draws[0].prediction is None:
         raise contents.wrong("0.prediction", "the mean predictions, which unknown='mean' needs")

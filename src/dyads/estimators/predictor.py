@@ -32,7 +32,7 @@ from dyads.estimators.settings import (
     random_state_of,
     to_json,
 )
-from dyads.learn.training import Progress
+from dyads.learn.training import TRACED
 from dyads.metrics import accuracy
 from dyads.model.loss import least_cost, link, mode
 from dyads.model.record import Record
@@ -56,7 +56,7 @@ SAVED: dict[str, Callable[[Any], bool]] = {
     "converged_": lambda value: type(value) is bool,
     "objective_": lambda value: type(value) in (int, float),
     "solver_": lambda value: type(value) is str and value in SOLVERS,
-    "trace_": lambda value: is_table(value, Progress._fields),
+    "trace_": lambda value: is_table(value, TRACED),
     "held_out_": lambda value: is_object(value, int, float),
     "trained_on_": is_origin,
 }

@@ -310,7 +310,7 @@ class _CV(LFL):
 
     def __init__(
         self,
-        rank: int = 5,
+        rank: int | None = None,
         *,
         grid: Mapping[str, Sequence[Any]] | None = None,
         cv: Any = 3,
@@ -459,7 +459,7 @@ class _CV(LFL):
     def _penalty_of(self, model: Any) -> str | None:
         """The penalty whose path is searched: on latent weights; on biases at rank 0; None if neither applies."""
         strengths = l2_of(model.l2)
-        if model.rank:
+        if model.rank != 0:
             both = strengths.row is not None and strengths.col is not None and strengths.latent is None
             return None if both else "l2__latent"
         return "l2__bias" if model.bias else None

@@ -33,8 +33,8 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
 """The classes of settings objects that a parameter takes."""
 
 SWITCHES = ("bias", "warm_start")
-COUNTS = {"rank": 0, "n_init": 1, "n_models": 1}
-"""Parameters that are whole numbers, and their minimum."""
+COUNTS, OPTIONAL = {"n_init": 1, "n_models": 1}, {"rank": 0, "n_terms": 1}
+"""Parameters that are whole numbers, and their minimum; the second ones may be None."""
 
 
 BY_DATA = ("auto", "point")
@@ -141,7 +141,7 @@ def check_choices(estimator: Any, structures: Sequence[str], offers: Mapping[str
     for name in SWITCHES:
         if not isinstance(getattr(estimator, name), bool | np.bool_):
             raise InputError(f"Got {name}={getattr(estimator, name)!r}: expected True or False.")
-    counts = COUNTS | ({} if estimator.n_terms is None else {"n_terms": 1})
+    counts = COUNTS | {name: least for name, least in OPTIONAL.items() if getattr(estimator, name) is not None}
     for name, least in counts.items():
         value = getattr(estimator, name)
         if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:

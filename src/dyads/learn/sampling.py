@@ -1,4 +1,4 @@
-"""Sampling: objective and dyads -> posterior draws, by Markov chains that start from point estimates."""
+"""Sampling: objective and dyads -> posterior draws, by Markov chains."""
 
 import math
 import os
@@ -13,12 +13,12 @@ from dyads.data.dyads import Dyads
 from dyads.engine.posterior import Posterior, State
 from dyads.errors import CheckpointWarning, InputError, caller_level
 from dyads.learn.checkpoint import WATCHED, Checkpoint, fingerprint_of, resumed_chains
-from dyads.learn.training import Callback, FitRun, Learned, Progress, Restart, point_solver, train, work_of
+from dyads.learn.training import Callback, FitRun, Learned, Progress, Restart, train, work_of
 from dyads.metrics import effective_sample_size, log_proba, r_hat
 from dyads.model.objective import Objective
 from dyads.model.streams import Stream, SweepNoise, random_stream
 from dyads.solve.gibbs import Chain, Gibbs, burn_in_length
-from dyads.solve.minimise import Ended
+from dyads.solve.minimise import Ended, Newton
 
 Array = np.ndarray[Any, Any]
 
@@ -31,10 +31,13 @@ LEAST_DIAGNOSED = 4
 STUCK = 0.02
 """Acceptance rate below which a fit warns that its chains hardly move."""
 
+START_SWEEPS = 3
+"""Sweeps of Newton's method that a chain starts from. Chains from a minimum are no better and take longer to start."""
+
 LEAST_SWEEPS, MOST_SWEEPS = 100, 1000
 """Bounds of the sweeps of a chain that ends by itself."""
 
-SAMPLING_WORK = 3 * 10**10
+SAMPLING_WORK = 4 * 10**10
 """Work after which such a chain ends in any case, but not before `LEAST_SWEEPS`: about a minute on two cores.
 
 A unit of `sweep_work` took 1.3 to 2.9 ns on two cores: ML-100K and ML-1M, ranks 5 to 16, and Alyawarra, 26 labels.
@@ -93,7 +96,9 @@ def sample(
     run: FitRun,
     checkpoint: str | os.PathLike[str] | None = None,
 ) -> Learned:
-    """Draw from the posterior, by chains that start from the point estimates of `train`.
+    """Draw from the posterior, by chains that start from a few sweeps of Newton's method.
+
+    Ctrl-C ends the chains at their last sweep; before the first one it is raised.
 
     `checkpoint` : path of a file to write the chains to, and to resume them from if it exists; or None.
     """
@@ -111,6 +116,7 @@ def sample(
         )
     trace: list[Progress] = []
     n_resumed, began = sum(chain.n_sweeps for chain in chains), time.perf_counter()
+    interrupted = False
     with run.engine.bind(objective, kept) as problem:
         posterior = Posterior(problem)
         pairs = _watched(kept, seed)
@@ -123,27 +129,34 @@ def sample(
             if number == len(chains):
                 start = run.start if number == 0 else None
                 alone = run._replace(seed=seed + number, validation_fraction=None, callback=None, start=start)
-                point = train(objective, kept, point_solver(objective, len(kept)), alone).best
+                point = train(objective, kept, Newton(START_SWEEPS), alone).best
                 chains.append(Chain(posterior.start(point.theta, random_stream(seed, Stream.CHAIN_START, number))))
             most = solver.most_draws(chains[number].state)
             chains[number] = chains[number].thinned(most)
             watch = _Watch(posterior, held, number, began, trace, run.callback, chains[number])
+            length = Length(chains[number], solver.sweeps, sweep_work(objective, len(kept)))
             try:
-                while not complete(chains[number], solver.sweeps, sweep_work(objective, len(kept))):
+                while chains[number].n_sweeps < length.end:
                     noise = SweepNoise(seed, number, chains[number].n_sweeps)
                     chains[number] = chains[number].advanced(posterior, noise, watched, most)
-                    if watch(chains[number]):
+                    length.check(chains[number])
+                    n_left = length.end * (solver.chains - number) - chains[number].n_sweeps
+                    if watch(chains[number], n_left):
                         break
                     save()
+            except KeyboardInterrupt:
+                if not chains[number].draws:
+                    raise
+                interrupted = True
             finally:
                 # Keep the sweeps done so far if this one is interrupted.
                 save(now=True)
-            if watch.stopped_by_callback:
+            if interrupted or watch.stopped_by_callback:
                 break
     n_sweeps = sum(chain.n_sweeps for chain in chains)
     rate = (n_sweeps - n_resumed) / n_sweeps / (time.perf_counter() - began)
-    best, draws, diagnostics = _summary(chains, watch.stopped_by_callback, rate)
-    return Learned(best, trace, draws, diagnostics)
+    best, draws, diagnostics = _summary(chains, interrupted or watch.stopped_by_callback, rate)
+    return Learned(best, trace, draws, diagnostics, interrupted)
 
 
 def _check(objective: Objective, checkpoint: str | os.PathLike[str] | None, held_out: float | None) -> None:
@@ -179,17 +192,32 @@ def sweep_work(objective: Objective, n_dyads: int) -> int:
     return work_of(objective, n) + n * size * min(size, WIDE)
 
 
-def complete(chain: Chain, sweeps: int | None, work: int) -> bool:
-    """Whether a chain has made `sweeps` sweeps or, if None, whether it ends by itself; `work` : work of a sweep."""
-    n = chain.n_sweeps
-    if sweeps is not None:
-        return n >= sweeps
-    if n >= min(MOST_SWEEPS, max(LEAST_SWEEPS, SAMPLING_WORK // work)):
-        return True
-    if n < LEAST_SWEEPS or n % CHECKED_EVERY:
-        return False
-    _, r_hats, effective = _mixing([chain])
-    return float(np.quantile(r_hats, 0.9)) <= KNOWN_R_HAT and float(np.quantile(effective, 0.1)) >= KNOWN_EFFECTIVE
+class Length:
+    """The number of sweeps at which a chain ends, `end`: an estimate until the chain gets there.
+
+    `sweeps` : the number asked for; if None, the chain ends by itself. `work` : work of a sweep.
+    """
+
+    def __init__(self, chain: Chain, sweeps: int | None, work: int) -> None:
+        self.ends_by_itself = sweeps is None
+        self.most = sweeps or min(MOST_SWEEPS, max(LEAST_SWEEPS, SAMPLING_WORK // work))
+        self.end = self.most if sweeps else LEAST_SWEEPS
+        self.check(chain)
+
+    def check(self, chain: Chain) -> None:
+        """Estimate the end anew: effective samples grow in proportion to sweeps."""
+        n = chain.n_sweeps
+        if not self.ends_by_itself or n < LEAST_SWEEPS:
+            return
+        if n % CHECKED_EVERY:
+            self.end = min(self.most, max(self.end, n + 1))
+            return
+        _, r_hats, effective = _mixing([chain])
+        worst, least = float(np.quantile(r_hats, 0.9)), float(np.quantile(effective, 0.1))
+        if worst <= KNOWN_R_HAT and least >= KNOWN_EFFECTIVE:
+            self.end = n
+        else:
+            self.end = min(self.most, max(n + CHECKED_EVERY, math.ceil(n * KNOWN_EFFECTIVE / least)))
 
 
 def _mixing(chains: list[Chain]) -> tuple[list[int], Array, Array]:
@@ -208,7 +236,7 @@ def _mixing(chains: list[Chain]) -> tuple[list[int], Array, Array]:
 def _summary(chains: list[Chain], stopped: bool, rate: float) -> tuple[Restart, list[State], Diagnostics]:
     """Result of the chains: the draws after burn-in, and their diagnostics.
 
-    `stopped` : whether the callback did so. `rate` : share of all sweeps that a second makes.
+    `stopped` : whether the callback or Ctrl-C did so. `rate` : share of all sweeps that a second makes.
     """
     n = min(chain.n_sweeps for chain in chains)
     if stopped and len(chains) > 1:
@@ -284,17 +312,20 @@ class _Watch:
         self.counts = [0, 0]
         self.best, self.since_best = math.inf, 0
         self.stopped_by_callback = False
+        self.since, self.n_resumed = time.perf_counter(), chain.n_sweeps
         for sweep, loss in enumerate(chain.losses):
             trace.append(Progress(number, sweep + 1, loss, math.nan, 0.0))
 
-    def __call__(self, chain: Chain) -> bool:
+    def __call__(self, chain: Chain, n_left: int) -> bool:
+        """Record a sweep; return whether to stop. `n_left` : estimated number of sweeps until the end of all chains."""
         validation = math.nan if self.held is None else self._held_out(chain)
         if validation < self.best:
             self.best, self.since_best = validation, 0
         else:
             self.since_best += 1
-        seconds = time.perf_counter() - self.began
-        progress = Progress(self.number, chain.n_sweeps, chain.losses[-1], validation, seconds)
+        now = time.perf_counter()
+        left = (now - self.since) / (chain.n_sweeps - self.n_resumed) * n_left
+        progress = Progress(self.number, chain.n_sweeps, chain.losses[-1], validation, now - self.began, left)
         self.trace.append(progress)
         self.stopped_by_callback = self.callback is not None and bool(self.callback(progress))
         return self.stopped_by_callback or (self.held is not None and self.since_best >= PATIENT_SWEEPS)

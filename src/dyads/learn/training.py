@@ -14,7 +14,7 @@ from dyads.errors import DivergenceError, InputError
 from dyads.model.objective import Objective
 from dyads.model.streams import Stream, random_stream
 from dyads.solve import LBFGS, SGD, SOLVERS
-from dyads.solve.minimise import Ended, Minimiser, finite_epoch
+from dyads.solve.minimise import Ended, Minimiser, Solution, finite_epoch
 
 Array = np.ndarray[Any, Any]
 
@@ -42,6 +42,7 @@ class Progress(NamedTuple):
     objective : value after the iteration; for SGD, accumulated during the epoch, before each step
     validation : mean held-out loss under early stopping, else NaN
     seconds : time since the start of the fit
+    left : estimated seconds until its end; NaN where that depends on a tolerance
     """
 
     init: int
@@ -49,7 +50,11 @@ class Progress(NamedTuple):
     objective: float
     validation: float
     seconds: float
+    left: float = math.nan
 
+
+TRACED = ("init", "iteration", "objective", "validation", "seconds")
+"""The fields of `Progress` that a fitted model keeps."""
 
 Callback = Callable[[Progress], Any]
 
@@ -94,12 +99,14 @@ class Learned(NamedTuple):
     trace : all iterations of all restarts
     draws : posterior draws of a sampler; empty for a minimiser
     diagnostics : mixing diagnostics of a sampler; None for a minimiser
+    interrupted : whether Ctrl-C ended the fit; the rest is what it had learnt so far
     """
 
     best: Restart
     trace: list[Progress]
     draws: Sequence[Any] = ()
     diagnostics: Any = None
+    interrupted: bool = False
 
 
 class FitRun(NamedTuple):
@@ -145,15 +152,19 @@ def work_of(objective: Objective, n_dyads: int) -> int:
 
 
 def train(objective: Objective, dyads: Dyads, solver: Minimiser, run: FitRun) -> Learned:
-    """Minimise the objective from random starts and keep the best result."""
+    """Minimise the objective from random starts and keep the best result.
+
+    Ctrl-C ends the fit at its last iteration; before the first one it is raised.
+    """
     name = type(solver).__name__
     if solver.needs_smooth and not objective.loss.smooth:
         fitting = [other for other, kind in SOLVERS.items() if not kind.needs_smooth and not kind.samples]
         raise InputError(f"{name} needs a smooth loss, but got {objective.loss!r}: use solver={fitting[0]!r}.")
     kept, held = run.split(dyads)
     trace: list[Progress] = []
-    restarts = []
+    restarts: list[Restart] = []
     stages = _stages(objective, run.side_training)
+    interrupted = False
     with run.engine.bind(objective, kept) as problem:
         began = time.perf_counter()
         for init in range(run.n_init):
@@ -166,12 +177,19 @@ def train(objective: Objective, dyads: Dyads, solver: Minimiser, run: FitRun) ->
             for number, free in enumerate(stages):
                 last = number == len(stages) - 1
                 first = theta if last else np.where(_side(objective), 0, theta)
-                watch = _Watch(problem, held, init, n_iter, began, trace, run.callback)
-                solution = solver.minimise(problem.restricted(free), first, seed, watch)
+                n_left = len(stages) * (run.n_init - init) - number
+                planned = None if solver.planned is None else solver.planned * n_left
+                watch = _Watch(problem, held, init, n_iter, began, trace, run.callback, planned)
+                try:
+                    solution = solver.minimise(problem.restricted(free), first, seed, watch)
+                except KeyboardInterrupt:
+                    if watch.latest is None:
+                        raise
+                    interrupted, solution = True, watch.latest
                 best = solution.theta if watch.best is None else watch.best
                 theta = best if last else np.where(_side(objective), theta, best)
                 n_iter += solution.n_iter
-                if watch.stopped_by_callback or solution.diverged is not None:
+                if interrupted or watch.stopped_by_callback or solution.diverged is not None:
                     break
             ended: Ended = "tolerance" if watch.stopped_early else solution.ended
             restarts.append(
@@ -186,9 +204,9 @@ def train(objective: Objective, dyads: Dyads, solver: Minimiser, run: FitRun) ->
                     warning=_not_converged(name, n_iter) if ended == "limit" else None,
                 )
             )
-            if watch.stopped_by_callback:
+            if interrupted or watch.stopped_by_callback:
                 break
-    return Learned(min(restarts, key=lambda restart: restart.sort_key), trace)
+    return Learned(min(restarts, key=lambda restart: restart.sort_key), trace, interrupted=interrupted)
 
 
 def _not_converged(solver: str, n_iter: int) -> str:
@@ -244,7 +262,10 @@ def _stages(objective: Objective, side_training: str) -> list[Array | None]:
 
 
 class _Watch:
-    """The monitor of one restart: records the trace, calls the callback, and applies early stopping."""
+    """The monitor of one restart: records the trace, calls the callback, and applies early stopping.
+
+    `planned` : number of iterations from here to the end of the fit, or None if unknown.
+    """
 
     def __init__(
         self,
@@ -255,23 +276,28 @@ class _Watch:
         began: float,
         trace: list[Progress],
         callback: Callback | None,
+        planned: int | None,
     ) -> None:
         self.problem, self.held, self.init, self.before, self.began = problem, held, init, before, began
-        self.trace, self.callback = trace, callback
+        self.trace, self.callback, self.planned = trace, callback, planned
         self.best: Array | None = None
+        self.latest: Solution | None = None
         self.validation = math.nan
         self.since_best = 0
         self.stopped_by_callback = False
+        self.since = time.perf_counter()
 
     def __call__(self, iteration: int, value: float, theta: Array) -> bool:
-        validation = math.nan
+        validation, self.latest = math.nan, Solution(theta, iteration, "monitor")
         if self.held is not None:
             validation = self.problem.loss(theta, self.held) / self.held.total_weight
             if self.best is None or validation < self.validation:
                 self.best, self.validation, self.since_best = theta.copy(), validation, 0
             else:
                 self.since_best += 1
-        progress = Progress(self.init, self.before + iteration, value, validation, time.perf_counter() - self.began)
+        now = time.perf_counter()
+        left = math.nan if self.planned is None else (now - self.since) * (self.planned / iteration - 1)
+        progress = Progress(self.init, self.before + iteration, value, validation, now - self.began, left)
         self.trace.append(progress)
         self.stopped_by_callback = self.callback is not None and bool(self.callback(progress))
         return self.stopped_by_callback or self.stopped_early

@@ -123,7 +123,7 @@ def _facts(model: Any, truth: Array, weight: Array | None, data_name: str | None
         trained = f"{len(record.draws)} draws of the posterior, {model.n_iter_} sweeps"
     tested = counted(len(truth), "pair") + ("" if data_name is None else f" of {data_name}")
     facts = {
-        "model": f"{type(model).__name__}, {model.structure_}, rank {model.rank}",
+        "model": f"{type(model).__name__}, {model.structure_}, rank {model.record_.parts.rank}",
         "trained": f"{trained} on {counted(model.trained_on_['pairs'], 'pair')}; {model.n_parameters_:,} weights",
         "rows": f"{len(model.row_ids_):,} ids of {record.known.vocabularies[0].name}",
         "columns": f"{len(model.col_ids_):,} ids of {record.known.vocabularies[1].name}",

@@ -17,10 +17,10 @@ MOST_DRAWS = 512
 
 @dataclass(frozen=True, repr=False)
 class Gibbs(Setting):
-    """Metropolis-within-Gibbs sampling from the posterior; each chain starts from its own point estimate.
+    """Metropolis-within-Gibbs sampling from the posterior; each chain starts from a few sweeps of `Newton`.
 
-    Predicted probabilities are averages over the draws. The priors are learnt, so the penalty only affects the point
-    estimates that the chains start from.
+    Predicted probabilities are averages over the draws. The priors are learnt, so the penalty only affects where the
+    chains start.
 
     Parameters
     ----------

@@ -39,9 +39,16 @@ class Solution:
 
 
 class Minimiser(Protocol):
-    """A solver that minimises. `needs_smooth` says whether the objective must have a continuous gradient."""
+    """A solver that minimises.
+
+    `needs_smooth` says whether the objective must have a continuous gradient. `planned` is the number of iterations, or
+    None if it depends on a tolerance.
+    """
 
     needs_smooth: ClassVar[bool]
+
+    @property
+    def planned(self) -> int | None: ...
 
     def minimise(self, problem: Any, theta: Array, seed: int, monitor: Monitor) -> Solution:
         """Minimise, starting from theta; `seed` is for solvers that visit the data in random order."""
@@ -89,6 +96,7 @@ class LBFGS(Setting):
 
     needs_smooth: ClassVar[bool] = True
     samples: ClassVar[bool] = False
+    planned: ClassVar[None] = None
 
     max_iter: int = 500
     tol: float = 1e-6
@@ -186,6 +194,11 @@ class SGD(Setting):
         self.check_number("learning_rate", above=0, optional=True)
 
     @property
+    def planned(self) -> int:
+        """Number of epochs."""
+        return self.max_iter
+
+    @property
     def first_rate(self) -> float:
         """Learning rate of the first epoch."""
         return RATE if self.learning_rate is None else float(self.learning_rate)
@@ -268,6 +281,7 @@ class Newton(Setting):
 
     needs_smooth: ClassVar[bool] = True
     samples: ClassVar[bool] = False
+    planned: ClassVar[None] = None
 
     max_iter: int = 200
     tol: float = 1e-6
