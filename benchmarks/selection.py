@@ -18,7 +18,7 @@ from dyads import (
 from dyads.datasets import published
 from dyads.datasets.sources import find
 from dyads.datasets.synthetic import make_nominal
-from dyads.estimators.selection import SHARES, vanishing_l2
+from dyads.estimators.search import SHARES, vanishing_l2
 from dyads.paper.tasks import TASKS
 
 

@@ -13,10 +13,12 @@ import dyads
 from dyads import LBFGS, SGD, LFLClassifier, LFLClassifierCV, LFLOrdinal, LFLOrdinalCV
 from dyads.datasets.synthetic import make_nominal
 from dyads.errors import InputError, VanishedWarning
-from dyads.estimators import lfl, selection
+from dyads.estimators import lfl
+from dyads.estimators import search as searching
 from dyads.estimators.baselines import Marginals
 from dyads.estimators.lfl import LFL
-from dyads.estimators.selection import predictors_of, shortfall, turned, vanishing_l2
+from dyads.estimators.search import vanishing_l2
+from dyads.estimators.selection import predictors_of, shortfall, turned
 from dyads.model.loss import Squared
 from dyads.report.pictures import plot_cv_curve
 from shop import WITH, X, Y
@@ -180,9 +182,9 @@ def test_a_search_finds_what_all_values_on_all_folds_would(monkeypatch, width):
     common, steps = {"rank": 2, "random_state": 0, "solver": LBFGS(max_iter=60)}, []
     search = LFLClassifierCV(**common).fit(data.X, data.y, callback=lambda *step: steps.append(step))
     top = vanishing_l2(LFLClassifier(**common), data.X, data.y)
-    monkeypatch.setattr(selection, "FINALISTS", 7)
-    monkeypatch.setattr(selection, "CLEARLY_WORSE", 1e9)
-    grid = {"l2__latent": [float(f"{share * top:.3g}") for share in selection.SHARES]}
+    monkeypatch.setattr(searching, "FINALISTS", 7)
+    monkeypatch.setattr(searching, "CLEARLY_WORSE", 1e9)
+    grid = {"l2__latent": [float(f"{share * top:.3g}") for share in searching.SHARES]}
     every = LFLClassifierCV(grid=grid, **common).fit(data.X, data.y)
     assert np.isfinite([every.cv_results_[f"split{k}_test_score"] for k in range(3)]).all()
     assert len(every.cv_results_["params"]) == 7
@@ -194,7 +196,7 @@ def test_a_search_finds_what_all_values_on_all_folds_would(monkeypatch, width):
 
 @pytest.mark.parametrize(("clearly", "n_judged"), [(2.0, None), (1e9, 3), (0.0, 1)])
 def test_only_the_best_of_the_first_fold_are_judged_on_the_others(monkeypatch, clearly, n_judged):
-    monkeypatch.setattr(selection, "CLEARLY_WORSE", clearly)
+    monkeypatch.setattr(searching, "CLEARLY_WORSE", clearly)
     data = make_nominal(n=60, rank=2, width=2.0, random_state=1)
     grid = {"l2__latent": [0.01, 1.0, 1.2, 1.4, 100.0, 1000.0, 1e4, 1e5, 1e6]}
     search = LFLClassifierCV(2, grid=grid, solver=LBFGS(max_iter=60), random_state=0).fit(data.X, data.y)
@@ -223,7 +225,7 @@ def test_folds_are_fitted_by_the_solver_of_the_final_fit(monkeypatch):
         used.append((len(data[1]), model.solver_))
         return model
 
-    monkeypatch.setattr(selection, "point_solver", by_size)
+    monkeypatch.setattr(searching, "point_solver", by_size)
     monkeypatch.setattr(lfl, "point_solver", by_size)
     monkeypatch.setattr(LFLClassifier, "fit", fit)
     LFLClassifierCV(1, cv=2, random_state=0).fit(X, Y)
@@ -417,3 +419,29 @@ def test_advice_is_never_what_has_been_done_or_cannot_be():
         assert ("--cv" in sentence) == (advice == "--cv")
         few = {name: column[:9] for name, column in others.items()}
         assert shortfall(model, predictors_of(model, few), rng.integers(0, 2, 9)) == ""
+
+
+def test_a_point_estimate_without_a_penalty_does_not_lose_to_rank_zero():
+    pairs, labels = noise()
+    model = LFLClassifier(solver="point", random_state=0).fit(pairs, labels)
+    plain = LFLClassifier(rank=0, solver="point", random_state=0).fit(pairs, labels)
+    assert model.record_.models[0].latent_size() < 1e-3
+    np.testing.assert_allclose(model.predict_proba(pairs), plain.predict_proba(pairs), atol=0.01)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_point_estimate_without_a_penalty_chooses_a_weak_one_for_clear_structure(weighted):
+    data = make_nominal(n=60, rank=2, width=6.0, random_state=1)
+    train, test = data.split(0.5)
+    X, y, weight = train.X, train.y, None
+    if weighted:
+        # Lines of weight zero are as good as absent.
+        X = pd.concat([pd.DataFrame(X), pd.DataFrame(test.X)], ignore_index=True)
+        y, weight = np.concatenate([y, 4 - test.y]), np.repeat([1.0, 0.0], [len(train.y), len(test.y)])
+    chosen = LFLClassifier(2, solver="point", random_state=0).fit(X, y, weight)
+    assert chosen.record_.parts.strengths["row_factors"] < 3
+    fixed = LFLClassifier(2, l2=6.0, random_state=0).fit(train.X, train.y)
+    losses = [dyads.metrics.log_loss(test.y, model.predict_proba(test.X), test.classes) for model in (chosen, fixed)]
+    assert losses[0] < 0.9 * losses[1]
+    again = chosen.set_params(warm_start=True).fit(X, y, weight)
+    assert again.record_.parts.strengths == chosen.record_.parts.strengths

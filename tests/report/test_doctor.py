@@ -39,12 +39,15 @@ def test_clear_structure_is_found_by_the_defaults():
 
 @pytest.mark.parametrize(("error", "advice"), [(1.0, ""), (0.01, " --rank 0")])
 def test_only_what_is_clearly_better_than_the_defaults_is_advised(monkeypatch, error, advice):
-    def judged(trial, l2):
-        trial.losses["--rank 0"] = trial.losses[""] - 0.1
-        return "--rank 0"
+    judge = doctor._Trial._judge
+
+    def judged(trial, options, settings):
+        judge(trial, options, settings)
+        if options:
+            trial.losses[options] = trial.losses[""] - 0.1
 
     monkeypatch.setattr(doctor, "MAX_ROUNDS", 1)
-    monkeypatch.setattr(doctor._Trial, "_judge_penalty", judged)
+    monkeypatch.setattr(doctor._Trial, "_judge", judged)
     monkeypatch.setattr(doctor, "paired_difference", lambda ours, theirs: (np.mean(ours - theirs), error))
     assert doctor.examine(*table(n=300)).advice == "--kind ordinal" + advice
 

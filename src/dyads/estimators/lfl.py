@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
+from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from dyads import __version__
-from dyads.data.codes import numeric_values
+from dyads.data.codes import numeric_values, text_order
 from dyads.data.dyads import Counts, Dyads, LabelCounts
 from dyads.data.features import Features, SideInformation
 from dyads.data.observations import (
@@ -34,6 +35,7 @@ from dyads.errors import (
     caller_level,
 )
 from dyads.estimators.predictor import Predictor
+from dyads.estimators.search import chosen_l2, read_data
 from dyads.estimators.settings import (
     asks_for_point,
     check_choices,
@@ -47,7 +49,7 @@ from dyads.learn.sampling import can_sample, sample
 from dyads.learn.training import TRACED, Callback, FitRun, Learned, Progress, Restart, point_solver, resume, train
 from dyads.metrics import log_loss
 from dyads.model.loss import LOSSES, Loss
-from dyads.model.objective import L2, LATENT, Objective
+from dyads.model.objective import L2, Objective
 from dyads.model.parameters import Layout, label_log_odds
 from dyads.model.record import Draw, Entities, Known, Model, Parts, Record
 from dyads.model.structure import STRUCTURES, Bilinear, Directed, Stereotype, build, is_undirected
@@ -163,6 +165,10 @@ class LFL(Predictor):
         observed = self._read(X, y, sample_weight, seen)
         parts, known = self._untrained(observed)
         objective = parts.objective(known)
+        solver = self._solver_for(objective, len(observed.dyads))
+        if self.l2 is None and not solver.samples:
+            parts = replace(parts, strengths=self._chosen_strengths(parts, X, y, sample_weight, observed))
+            objective = parts.objective(known)
         before = self.record_.models if self.warm_start and hasattr(self, "record_") else []
         rng = random_state_of(self.random_state)
         learnt: list[Draw] = []
@@ -181,7 +187,7 @@ class LFL(Predictor):
                     start=start,
                     callback=monitored,
                 )
-                learned = self._learn(objective, observed.dyads, run, checkpoint)
+                learned = self._learn(objective, observed.dyads, solver, run, checkpoint)
                 ends.append(learned.best)
                 if number == 0:
                     trace, diagnostics = learned.trace, learned.diagnostics
@@ -220,9 +226,9 @@ class LFL(Predictor):
             raise DivergenceError(
                 f"The fit diverged: the objective is not finite {diverged}. The model keeps its last finite state."
             )
-        if self._vanished:
+        if self._vanished and self.l2 is not None:
             warnings.warn(
-                f"All latent weights are near zero: the penalty l2={LATENT if self.l2 is None else self.l2} is too "
+                f"All latent weights are near zero: the penalty l2={self.l2} is too "
                 "strong for these data, and the model equals rank 0. Lower l2, or choose it by cross-validation.",
                 VanishedWarning,
                 stacklevel=caller_level(),
@@ -241,12 +247,9 @@ class LFL(Predictor):
         return is_point and self.record_.models[0].latent_size() < VANISHED
 
     def _learn(
-        self, objective: Objective, dyads: Dyads, run: FitRun, checkpoint: str | os.PathLike[str] | None
+        self, objective: Objective, dyads: Dyads, solver: Any, run: FitRun, checkpoint: str | os.PathLike[str] | None
     ) -> Learned:
         """Minimise the objective or sample its posterior, depending on the solver."""
-        solver: Any = solver_of(self.solver)
-        if solver is None:
-            solver = Gibbs() if self._samples_by_default(objective, len(dyads)) else point_solver(objective, len(dyads))
         if solver.samples:
             if dyads.weight is not None and (dyads.weight % 1 != 0).any():
                 warnings.warn(
@@ -260,6 +263,25 @@ class LFL(Predictor):
         if checkpoint is not None:
             raise InputError(f"checkpoint is only for Gibbs, and the solver is {type(solver).__name__}: omit it.")
         return train(objective, dyads, solver, run)
+
+    def _solver_for(self, objective: Objective, n_dyads: int) -> Any:
+        """The solver named, or the one that the data ask for."""
+        solver = solver_of(self.solver)
+        if solver is not None:
+            return solver
+        return Gibbs() if self._samples_by_default(objective, n_dyads) else point_solver(objective, n_dyads)
+
+    def _chosen_strengths(
+        self, parts: Parts, X: Any, y: Any, sample_weight: Any, observed: Observations
+    ) -> dict[str, float]:
+        """Strengths of the penalty chosen from the data; those of the last fit for a warm start."""
+        if self.warm_start and hasattr(self, "record_"):
+            return self.record_.parts.strengths
+        template = clone(self)
+        if self._ordered and self.order is None:
+            template.order = text_order(y)
+        l2 = chosen_l2(template, read_data(X, y, sample_weight), observed.dyads)
+        return l2.strengths(self._layout(observed, parts.rank), parts.rank, parts.bias)
 
     def _samples_by_default(self, objective: Objective, n_dyads: int) -> bool:
         """Whether to sample, as no solver is named: not if a setting asks for what only point estimates have."""

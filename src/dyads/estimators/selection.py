@@ -1,69 +1,40 @@
 """Model selection: evaluation by cold-start regime, and penalties chosen by cross-validation."""
 
 import itertools
-import logging
-import math
 import numbers
 import os
-import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
-import joblib
 import numpy as np
-from scipy import sparse
-from scipy.sparse.linalg import svds
 from sklearn.base import clone
 from sklearn.model_selection import check_cv
 from sklearn.utils.validation import check_is_fitted
 
 from dyads import metrics
-from dyads.data.codes import numeric_values, read_labels, text_order, values_of
+from dyads.data.codes import read_labels, text_order, values_of
 from dyads.data.features import SideInformation
 from dyads.data.observations import read_weight
 from dyads.data.split import RandomCells
-from dyads.data.tables import named_values, read_column, read_feature
 from dyads.engine import Engine
 from dyads.errors import (
     InputError,
-    NotConvergedWarning,
     UnknownIdWarning,
     VanishedWarning,
-    WeightWarning,
     caller_level,
 )
 from dyads.estimators.kinds import LFLClassifier, LFLOrdinal
 from dyads.estimators.lfl import LFL
 from dyads.estimators.predictor import returned_table
+from dyads.estimators.search import BIAS_GRID, SIDE_GRID, Path, Search, read_data, shares_of, solver_for, vanishing_l2
 from dyads.estimators.settings import BY_DATA, features_of, l2_of, solver_of, to_json
-from dyads.learn.training import point_solver
 from dyads.model.loss import Loss
 from dyads.model.objective import L2
 from dyads.solve import LBFGS, SGD, Gibbs, Newton
 from dyads.trained.predictions import Predictions, predictions_of
 
 Array = np.ndarray[Any, Any]
-logger = logging.getLogger("dyads")
-
-SHARES = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
-"""Default grid of `l2__latent`, as fractions of the strength at which all latent weights vanish: 1 is rank 0."""
-
-SIDE_GRID = (3.0, 10.0, 30.0, 100.0, 300.0)
-"""Default grid of `l2__side`, for models with features: about a factor of 3 apart, centred on the default 30."""
-
-BIAS_GRID = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""Default grid of `l2__bias`, for models without latent weights: factors of 2, centred on the default 2."""
-
-CLEARLY_WORSE = 2.0
-"""A candidate is dropped after the first fold if its log-loss is above the best by this many standard errors."""
-
-FINALISTS = 2
-"""At most this many candidates, or a third of them, are judged on all folds: near the optimum, neighbours are alike."""
-
-UNSEEN_LABEL = 20.0
-"""Log-loss, -log p, of a label that is missing from the training part of a fold: p = exp(-20) = 2e-9, not zero."""
 
 SEARCHED = ("cv_results_", "best_params_", "best_score_", "best_index_")
 """What a search learns beside its model."""
@@ -272,35 +243,6 @@ def calibration_by_support(model: Any, X: Any, y: Any, sample_weight: Any = None
     return returned_table(model, columns, X)
 
 
-def vanishing_l2(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> float:
-    """The strength of `l2` at which latent weights vanish: the spectral norm of the score gradients of rank 0.
-
-    Let g_y(r, c) = d loss / d score_y at the fit of rank 0, summed over dyads. Near zero, latent weights a, b change
-    the loss by sum_rc g_y(r, c) a_r b_c and cost l2 (|a|^2 + |b|^2) / 2. So they grow only if the matrix g_y of some
-    label has a spectral norm above l2. For ordered labels, which share latent weights, the sum of g_y over labels,
-    weighted by their standardised values, counts too.
-    """
-    l2 = l2_of(estimator.l2).replaced(dict.fromkeys(("latent", "row", "col", "shared")))
-    features = None if estimator.features is None else estimator.features.replaced({"interactions": 0})
-    changed = {"rank": 0, "structure": None, "n_terms": None, "early_stopping": None, "n_models": 1}
-    plain = clone(estimator).set_params(l2=l2, features=features, **changed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NotConvergedWarning)
-        plain.fit(X, y, sample_weight)
-    problem, theta = plain.problem(X, y, sample_weight)
-    with problem:
-        dyads, slopes = problem.score_gradients(theta)
-    if plain._ordered:
-        values = numeric_values(plain.classes_)
-        slopes = np.column_stack([slopes, slopes @ ((values - values.mean()) / values.std())])
-    norms = [0.0]
-    for g in slopes.T:
-        matrix = sparse.csr_array((g, (dyads.row, dyads.col)))
-        if min(matrix.shape) > 1:
-            norms.append(float(svds(matrix, k=1, return_singular_vectors=False, random_state=0)[0]))
-    return max(norms) or 1.0
-
-
 class _CV(LFL):
     """Built-in cross-validation; `_plain` is the estimator that is fitted."""
 
@@ -371,36 +313,34 @@ class _CV(LFL):
         template.check_params()
         if self.warm_start:
             raise InputError("Got warm_start=True: expected False, since a search starts from the data. Leave it out.")
-        table = {name: read_feature(values, f"column {name!r}") for name, values in named_values(X).items()}
-        labels = read_column(y, "the column of labels", numbers_mix=True)
+        data = read_data(X, y, sample_weight)
         if self._ordered and template.order is None:
             template.order = text_order(y)
-        weight = read_weight(sample_weight)
         if isinstance(self.cv, numbers.Integral):
             cv = RandomCells(int(self.cv), id_columns=template.id_columns)
         else:
             cv = check_cv(self.cv, read_labels(y), classifier=True)
-        folds = list(cv.split(table if isinstance(cv, RandomCells) else X, read_labels(y)))
-        search = _Search(template, (table, labels, weight), folds, self.n_jobs, self.verbose, callback)
+        folds = list(cv.split(data[0] if isinstance(cv, RandomCells) else X, read_labels(y)))
+        search = Search(template, data, folds, self.n_jobs, self.verbose, callback)
         paths, side = self._paths(search)
         search.planned = (sum(path.n_fits for path in paths) + (0 if side is None else side.n_fits)) * len(folds)
         search.judge(paths)
-        best = clone(template).set_params(**search.best)
-        if side is not None and ("l2__side" in (self.grid or ()) or self._has_features(best, table)):
-            search.judge([side._replace(fixed=search.best)])
+        best = clone(template).set_params(**search.best.params)
+        if side is not None and ("l2__side" in (self.grid or ()) or self._has_features(best, data[0])):
+            search.judge([side._replace(fixed=search.best.params)])
         elif side is not None:
             search.planned -= side.n_fits * len(folds)
         self.cv_results_, self.best_index_ = search.results()
-        self.best_params_ = search.best
+        self.best_params_ = search.best.params
         self.best_score_ = float(self.cv_results_["mean_test_score"][self.best_index_])
         with warnings.catch_warnings():
             # Its advice is to choose the penalty by cross-validation.
             warnings.simplefilter("ignore", VanishedWarning)
-            chosen = clone(template).set_params(**search.best).fit(X, y, sample_weight)
+            chosen = clone(template).set_params(**search.best.params).fit(X, y, sample_weight)
         if chosen._vanished:
             warnings.warn(
-                f"The search chose {search.best}, at which all latent weights are near zero: these data support none, "
-                "and rank=0 predicts as well, in less time.",
+                f"The search chose {search.best.params}, at which all latent weights are near zero: these data support "
+                "none, and rank=0 predicts as well, in less time.",
                 VanishedWarning,
                 stacklevel=caller_level(),
             )
@@ -408,13 +348,13 @@ class _CV(LFL):
             delattr(self, name)
         self.__dict__.update({name: value for name, value in vars(chosen).items() if name.endswith("_")})
         self.held_out_ = {"model": -self.best_score_} | search.marginals()
-        chosen_values = {name: to_json(value) for name, value in search.best.items()}
+        chosen_values = {name: to_json(value) for name, value in search.best.params.items()}
         self.trained_on_ = {**self.trained_on_, "chosen": chosen_values}
         return self
 
-    def _paths(self, search: "_Search") -> "tuple[list[_Path], _Path | None]":
+    def _paths(self, search: Search) -> tuple[list[Path], Path | None]:
         """The regularisation paths of the search, and that of `l2__side`, if there is any, for the best of them."""
-        template, (table, labels, weight) = search.template, search.data
+        template, table = search.template, search.data[0]
         grid = {name: list(values) for name, values in (self.grid or {}).items()}
         if "l2" in grid or not all(grid.values()):
             raise InputError(
@@ -434,24 +374,23 @@ class _CV(LFL):
         penalties = [self._penalty_of(model) for model in models]
         refined = latent is None
         if latent is None and "l2__latent" in penalties:
-            plain = clone(template).set_params(solver=search.solver({}))
-            top = vanishing_l2(plain, table, labels, weight)
-            latent = [float(f"{share * top:.3g}") for share in SHARES]
+            plain = clone(template).set_params(solver=solver_for(template, search.data))
+            latent = list(shares_of(vanishing_l2(plain, *search.data)))
         paths = []
         for fixed, penalty in zip(combinations, penalties, strict=True):
             # Without latent weights a strength for them would be refused.
             without = fixed if strengths.latent is None else fixed | {"l2__latent": None}
             bias = fixed.get("l2__bias", strengths.bias)
             if penalty == "l2__latent":
-                paths.append(_Path(fixed, penalty, tuple(map(float, latent or ())), refined))
+                paths.append(Path(fixed, penalty, tuple(map(float, latent or ())), refined))
             elif penalty is None or bias is not None:
-                paths.append(_Path(without, penalty, () if bias is None else (bias,), False))
+                paths.append(Path(without, penalty, () if bias is None else (bias,), False))
             else:
-                paths.append(_Path(without, penalty, BIAS_GRID, True))
+                paths.append(Path(without, penalty, BIAS_GRID, True))
         if given_side is not None:
-            return paths, _Path({}, "l2__side", tuple(given_side), False)
+            return paths, Path({}, "l2__side", tuple(given_side), False)
         used = strengths.side is None and any(self._has_features(model, table) for model in models)
-        return paths, _Path({}, "l2__side", SIDE_GRID, True) if used else None
+        return paths, Path({}, "l2__side", SIDE_GRID, True) if used else None
 
     def _has_features(self, model: Any, table: Any) -> bool:
         return features_of(model.features).of_ids or len(table) > model._n_id_columns
@@ -480,195 +419,6 @@ class _CV(LFL):
         chosen = self._template().set_params(**self.best_params_)
         chosen.__dict__.update({name: value for name, value in vars(self).items() if name.endswith("_")})
         chosen.save(path)
-
-
-class _Path(NamedTuple):
-    """Candidates that differ in one penalty.
-
-    Attributes
-    ----------
-    fixed : the other parameters
-    name : name of the penalty, or None: then `fixed` is the only candidate
-    values : values of the penalty
-    refined : whether to judge every second value only, from the second strongest on until one is worse than the one
-        before, and then the neighbours of the best
-    """
-
-    fixed: dict[str, Any]
-    name: str | None
-    values: Sequence[float]
-    refined: bool
-
-    @property
-    def candidates(self) -> list[dict[str, Any]]:
-        """The parameters of each candidate, by increasing penalty.
-
-        The order matters for warm starts: latent weights that vanish under a strong penalty stay zero under a weaker
-        one.
-        """
-        return [self.fixed | {self.name: value} for value in sorted(self.values)] if self.name else [self.fixed]
-
-    @property
-    def n_fits(self) -> int:
-        """The number of candidates that are judged at most."""
-        n = len(self.candidates)
-        return n // 2 + 2 if self.refined else n
-
-
-@dataclass(eq=False)
-class _Candidate:
-    """Parameters, and their log-loss: the mean on each fold (NaN if not judged), and by dyad of the first fold."""
-
-    params: dict[str, Any]
-    losses: list[float]
-    by_dyad: Array
-
-
-class _Search:
-    """Cross-validation on the log-loss, along paths of one penalty.
-
-    All candidates are judged on the first fold, and the best of them, if not clearly worse than the first, on all
-    folds. Candidates of a path that are fitted one after the other start from each other (warm start), except the
-    coarse steps of a refined path. Every fold is fitted by the solver of a fit to all data.
-    """
-
-    def __init__(
-        self,
-        template: Any,
-        data: tuple[dict[str, Any], Any, Array | None],
-        folds: list[tuple[Array, Array]],
-        n_jobs: int | None,
-        verbose: int,
-        callback: Callable[[int, int], Any] | None,
-    ) -> None:
-        self.callback, self.done, self.planned, self.lock = callback, 0, 0, threading.Lock()
-        self.template, self.data, self.folds, self.n_jobs, self.verbose = template, data, folds, n_jobs, verbose
-        self.candidates: list[_Candidate] = []
-        self.marginal_losses: dict[int, dict[str, float]] = {}
-
-    def solver(self, fixed: dict[str, Any]) -> Any:
-        """The solver of a fit to all data; for a fold, which is smaller, "auto" might be another."""
-        model = clone(self.template).set_params(**fixed)
-        solver = solver_of(model.solver)
-        if solver is None:
-            observed = model._read(*self.data)
-            parts, known = model._untrained(observed)
-            solver = point_solver(parts.objective(known), len(observed.dyads))
-        return solver
-
-    def judge(self, paths: Sequence[_Path]) -> None:
-        """Judge the candidates of paths: on the first fold, and the best of them on the others."""
-        jobs = joblib.Parallel(n_jobs=self.n_jobs, prefer="threads")
-        # Warning filters are global to all threads, so they are set once, around the parallel jobs.
-        with warnings.catch_warnings():
-            for kind in (NotConvergedWarning, UnknownIdWarning, VanishedWarning, WeightWarning):
-                warnings.simplefilter("ignore", kind)
-            solvers = [self.solver(path.fixed) for path in paths]
-            by_path = jobs(joblib.delayed(self._first_fold)(*each) for each in zip(paths, solvers, strict=True))
-            judged = [candidate for group in by_path for candidate in group]
-            best, weight = min(judged, key=lambda candidate: candidate.losses[0]), self._part(0, 1)[2]
-
-            def may_be_best(candidate: _Candidate) -> bool:
-                difference, error = metrics.paired_difference(candidate.by_dyad, best.by_dyad, weight)
-                return difference <= CLEARLY_WORSE * error
-
-            finalists = sorted(filter(may_be_best, judged), key=lambda candidate: candidate.losses[0])
-            del finalists[max(FINALISTS, len(judged) // 3) :]
-            kept = [[candidate for candidate in group if candidate in finalists] for group in by_path]
-            self.planned -= len(self.folds) * sum(path.n_fits for path in paths)
-            self.planned += len(judged) + len(finalists) * (len(self.folds) - 1)
-            rest = itertools.product(zip(kept, solvers, strict=True), range(1, len(self.folds)))
-            jobs(joblib.delayed(self._fold)(*each, number) for each, number in rest if each[0])
-        self.candidates += judged
-        for candidate in judged if self.verbose else ():
-            logger.info("%s: held-out log-loss %.5f", candidate.params, np.nanmean(candidate.losses))
-
-    def _first_fold(self, path: _Path, solver: Any) -> list[_Candidate]:
-        """Judge candidates of a path on the first fold."""
-        every = [_Candidate(params, [math.nan] * len(self.folds), np.empty(0)) for params in path.candidates]
-        if path.refined:
-            best = len(every) - 2
-            for i in range(best, 0, -2):
-                self._fold([every[i]], solver, 0)
-                if every[i].losses[0] > every[best].losses[0]:
-                    break
-                best = i
-            self._fold([every[best - 1], every[best + 1]], solver, 0)
-        else:
-            self._fold(every, solver, 0)
-        return [candidate for candidate in every if len(candidate.by_dyad)]
-
-    def _part(self, number: int, held_out: int) -> tuple[dict[str, Any], Any, Array | None]:
-        """The table, labels and weights of the training part (0) or the held-out part (1) of a fold."""
-        (table, labels, weight), positions = self.data, self.folds[number][held_out]
-        lines = {name: column.take(positions) for name, column in table.items()}
-        return lines, labels.take(positions), None if weight is None else weight[positions]
-
-    def _fold(self, candidates: list[_Candidate], solver: Any, number: int) -> None:
-        """Judge candidates of a path on one fold."""
-        train, (X, y, weight) = self._part(number, 0), self._part(number, 1)
-        model = clone(self.template).set_params(warm_start=True)
-        if model.unknown in ("raise", "nan"):
-            # An id may have no labels in the training part of a fold: the policy for unknown ids is not meant for it.
-            model.set_params(unknown="prior")
-        for candidate in candidates:
-            proba = model.set_params(**candidate.params).set_params(solver=solver).fit(*train).predict_proba(X)
-            losses = _held_out_losses(proba, y, model.classes_)
-            candidate.losses[number] = float(np.average(losses, weights=weight))
-            if number == 0:
-                candidate.by_dyad = losses
-            with self.lock:
-                self.done += 1
-                if self.callback is not None:
-                    self.callback(self.done, self.planned)
-        self.marginal_losses[number] = {
-            name: float(np.average(_held_out_losses(each.proba, y, model.classes_), weights=weight))
-            for name, each in model.marginals(X).items()
-        }
-
-    def marginals(self) -> dict[str, float]:
-        """Mean held-out log-loss of the marginals of the training parts, on the same folds."""
-        losses = list(self.marginal_losses.values())
-        return {name: float(np.mean([each[name] for each in losses])) for name in losses[0]}
-
-    @property
-    def best(self) -> dict[str, Any]:
-        """The parameters of least mean log-loss, of those that were judged on all folds."""
-        losses = [np.mean(candidate.losses) for candidate in self.candidates]
-        return self.candidates[int(np.nanargmin(losses))].params
-
-    def results(self) -> tuple[dict[str, Any], int]:
-        """Results in the form of scikit-learn's `cv_results_`, and the index of the best."""
-        all_params = [candidate.params for candidate in self.candidates]
-        scores = -np.array([candidate.losses for candidate in self.candidates])
-        names = dict.fromkeys(name for params in all_params for name in params)
-        results: dict[str, Any] = {
-            f"param_{name}": np.ma.array(
-                # Filled one by one: NumPy would take a loss, which is a tuple, for a row of a table.
-                np.fromiter((params.get(name) for params in all_params), object, len(all_params)),
-                mask=[name not in params for params in all_params],
-            )
-            for name in names
-        }
-        results["params"] = all_params
-        results |= {f"split{k}_test_score": column for k, column in enumerate(scores.T)}
-        # Folds differ in difficulty, so a candidate of one fold is compared with the others on that fold.
-        complete = np.isfinite(scores).all(axis=1)
-        level = scores[complete].mean(axis=0)
-        mean = np.where(complete, scores.mean(axis=1), np.nanmean(scores - level, axis=1) + level.mean())
-        rank = np.empty(len(mean), np.int32)
-        rank[np.lexsort((-mean, ~complete))] = np.arange(1, len(mean) + 1)
-        results |= {"mean_test_score": mean, "std_test_score": scores.std(axis=1), "rank_test_score": rank}
-        return results, int(np.argmin(rank))
-
-
-def _held_out_losses(proba: Array, y: Any, classes: Array) -> Array:
-    """Log-loss of each dyad; a label that the training part lacks has no probability, and costs `UNSEEN_LABEL`."""
-    truth = read_labels(y)
-    known, losses = np.isin(truth, classes), np.full(len(truth), UNSEEN_LABEL)
-    if known.any():
-        losses[known] = metrics.log_losses(truth[known], proba[known], classes)
-    return losses
 
 
 class LFLClassifierCV(_CV, LFLClassifier):

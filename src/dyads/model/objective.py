@@ -48,8 +48,8 @@ FIELDS = {
 class L2(Setting):
     """Strengths of the quadratic penalty: each the precision of a Gaussian prior on a weight, in units of log-odds.
 
-    Data with strong structure and little noise need weaker penalties than the defaults (0.3 to 1): choose by
-    cross-validation.
+    The defaults of its fields suit ratings and votes; data with strong structure and little noise need weaker ones (0.3
+    to 1). Without an `L2`, an estimator chooses strengths from the data.
 
     Parameters
     ----------

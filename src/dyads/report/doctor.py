@@ -16,10 +16,8 @@ from dyads.data.observations import read_id_columns
 from dyads.data.split import RandomCells
 from dyads.errors import NotConvergedWarning, UnknownIdWarning, VanishedWarning, counted
 from dyads.estimators.kinds import LFLClassifier, LFLOrdinal
-from dyads.estimators.lfl import LFL, VANISHED
 from dyads.estimators.selection import predictors_of
 from dyads.metrics import log_losses, paired_difference
-from dyads.model.objective import LATENT
 
 Array = np.ndarray[Any, Any]
 
@@ -50,14 +48,11 @@ A larger one is judged on one tenth only.
 LARGE, SAMPLE = 2_000_000, 500_000
 """A table with more pairs times labels than the first is checked on the pairs of some of its rows, about the second."""
 
+RANK_ZERO = "--rank 0"
+"""Options of the candidate beside the defaults: the model without latent weights."""
+
 FEWEST_PAIRS = 50
 """Fewest pairs to check candidates on: below it nothing could be told from chance."""
-
-STEP = 3.0
-"""Factor between the penalties that are tried: a smaller one finds a better penalty, and takes more fits."""
-
-MAX_STEPS = 3
-"""Most steps from the default penalty in one direction; each is taken only if the one before it lowered the loss."""
 
 
 @dataclass(frozen=True)
@@ -225,36 +220,20 @@ class _Trial:
         self.marginals: dict[str, Array] = {}
 
     def search(self) -> str:
-        """The options of the candidate of least loss, if it clearly beats the defaults; otherwise "".
+        """The options ``--rank 0`` if they clearly beat the defaults; otherwise "".
 
-        Penalties are tried in steps from the default, weaker ones first, for as long as the loss falls. The best one
-        for a sample, which has fewer labels per column, may be worse than the default for the table, in either
-        direction: on a sample only the defaults are judged.
+        Latent weights are worth less in a sample, which has fewer labels per column: there only the defaults are
+        judged.
         """
         self._judge("", {})
-        best = ""
-        for factor in () if self.is_sample else (1 / STEP, STEP):
-            for step in range(1, MAX_STEPS + 1):
-                options = self._judge_penalty(float(f"{LATENT * factor**step:.1g}"))
-                if self.losses[options].mean() >= self.losses[best].mean():
-                    break
-                best = options
-            if best:
-                break
-        difference, error = paired_difference(self.losses[best], self.losses[""])
-        return best if difference < -2 * error else ""
+        if self.is_sample:
+            return ""
+        self._judge(RANK_ZERO, {"rank": 0})
+        difference, error = paired_difference(self.losses[RANK_ZERO], self.losses[""])
+        return RANK_ZERO if difference < -2 * error else ""
 
-    def _judge_penalty(self, l2: float) -> str:
-        """Judge a penalty on latent weights and return its options: those of rank 0 if none of the weights is left."""
-        options = f"--l2 {l2:g}"
-        if self._judge(options, {"l2": l2}).record_.models[0].latent_size() < VANISHED:
-            del self.losses[options]
-            options = "--rank 0"
-            self._judge(options, {"rank": 0})
-        return options
-
-    def _judge(self, options: str, settings: dict[str, Any]) -> LFL:
-        """Fit a candidate on each training part, keep its losses on the held-out parts, and return the last model."""
+    def _judge(self, options: str, settings: dict[str, Any]) -> None:
+        """Fit a candidate on each training part, and keep its losses on the held-out parts."""
         losses: dict[str, list[Array]] = {}
         for train, held in self.folds:
             model = self.kind(random_state=0).set_params(**settings)
@@ -267,7 +246,6 @@ class _Trial:
                 losses.setdefault(name, []).append(log_losses(self.y[held], each.proba, each.classes))
         self.losses[options] = np.concatenate(losses.pop("model"))
         self.marginals = {name: np.concatenate(parts) for name, parts in losses.items()}
-        return model
 
     def shortfall(self) -> list[str]:
         """A sentence if no candidate clearly beats the best of the marginals."""
