@@ -1,9 +1,9 @@
 """Constructor defaults on real data beside other choices: `make bench`. See core.py for how it works.
 
 Each data set has one split, its own or a random tenth held out. "old defaults" are a point estimate of rank 5 with
-fixed penalties. "best" is the method, among the point estimates shown and posteriors of ranks 0 to 20, of least log-loss on a
-tenth of the *training* dyads; it is then fitted to all of them. "above best" is how far the log-loss of the defaults is
-above its log-loss, and the standard error of that (paired) difference.
+fixed penalties. "best" is the method, among the point estimates shown and posteriors of ranks 0 to 20, of least log-
+loss on a tenth of the *training* dyads; it is then fitted to all of them. "above best" is how far the log-loss of the
+defaults is above its log-loss, and the standard error of that (paired) difference.
 """
 
 import time

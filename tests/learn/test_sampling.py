@@ -459,8 +459,15 @@ def test_arviz_reads_the_chains_and_compares_models_by_leave_one_out(tmp_path):
     plain = LFLClassifier(rank=0, solver=Gibbs(sweeps=60), random_state=0).fit(data.X, data.y)
     assert arviz.loo(chains).elpd_loo > arviz.loo(plain.to_arviz(data.X, data.y)).elpd_loo + 10
     model.save(tmp_path / "model")
-    again = dyads.load(tmp_path / "model").to_arviz()
-    assert (again.posterior["row_bias"].values == chains.posterior["row_bias"].values).all()
+    loaded = dyads.load(tmp_path / "model")
+    assert (loaded.to_arviz().posterior["row_bias"].values == chains.posterior["row_bias"].values).all()
+    best = model.record_.best
+    np.testing.assert_array_equal(model.embed([3]), model.record_.models[best].embed(np.array([3]), "row"))
+    np.testing.assert_array_equal(loaded.embed([3]), model.embed([3]))
+    assert (
+        model.parts_["row_bias"].tolist()
+        == model.record_.models[best].layout.named(model.record_.draws[best].theta)["row_bias"].tolist()
+    )
     with pytest.raises(InputError, match="point estimate"):
         LFLClassifier(rank=1, solver="lbfgs").fit(data.X, data.y).to_arviz()
     with pytest.raises(InputError, match="both, or neither"):

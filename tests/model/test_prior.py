@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 from scipy import sparse
-from scipy.stats import kstest, t
+from scipy.stats import kstest, t, wishart
+from scipy.stats import multivariate_normal as normal
 
 from dyads.model import objective
 from dyads.model.objective import (
     FREEDOM,
+    MEAN_COUNT,
     SPREAD,
     BlockPrior,
     Moments,
@@ -106,3 +108,21 @@ def test_the_precision_of_side_weights_follows_their_size():
     small, large = (np.mean([draw_side_precision(np.full((50, 4), x), rng) for _ in range(200)]) for x in (0.1, 1.0))
     assert 0.9 < large < 1.1
     assert 40 < small < 100
+
+
+def test_the_density_of_blocks_has_their_mean_and_precision_integrated_out():
+    """By Bayes' rule p(x) = p(x | m, P) p(m, P) / p(m, P | x), for any m and P."""
+    rng = np.random.default_rng(4)
+    scale, blocks = np.array([0.5, 2.0, 1.0]), [rng.normal(size=(6, 3)), 2 + 3 * rng.normal(size=(6, 3))]
+    m, precision = rng.normal(size=3), np.linalg.inv(np.cov(rng.normal(size=(9, 3)).T))
+    freedom, by_bayes, ours = 3 + FREEDOM - 1, [], []
+    for x in blocks:
+        prior, moments = BlockPrior(m, precision, scale), Moments.of(x)
+        inverse = np.diag(scale) + moments.scatter + MEAN_COUNT * 6 / (MEAN_COUNT + 6) * np.outer(*[x.mean(axis=0)] * 2)
+        by_bayes.append(
+            normal.logpdf(x, m, np.linalg.inv(precision)).sum()
+            - normal.logpdf(m, 6 * x.mean(axis=0) / (6 + MEAN_COUNT), np.linalg.inv((6 + MEAN_COUNT) * precision))
+            - wishart.logpdf(precision, freedom + 6, np.linalg.inv(inverse))
+        )
+        ours.append(prior.log_density(moments))
+    assert ours[0] - ours[1] == pytest.approx(by_bayes[0] - by_bayes[1])

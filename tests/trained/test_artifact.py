@@ -317,6 +317,7 @@ FORGED = {
     "a feature beyond the last": (_set("row_features_indices", 0, 2**31 - 1), "row_features_indices"),
     "a line that starts late": (_set("row_features_indptr", 1, 2**30), "row_features_indptr"),
     "a billion draws": (lambda m, a: m.update(draws=10**9), "draws"),
+    "a best draw beyond the last": (lambda m, a: m.update(best=10**9), "best"),
     "a rank beyond the parameters": (lambda m, a: m["structure"].update(rank=10**5), "rank|theta"),
     "NaN parameters": (_set("0.theta", 3, np.nan), "0.theta"),
     "parameters that overflow": (lambda m, a: a.update({"0.theta": 0 * a["0.theta"] + 1e99}), "0.theta"),

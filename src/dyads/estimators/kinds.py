@@ -239,9 +239,12 @@ class LFLRelational(_Nominal):
         return to_numpy(self._record().known.relations.ids)  # type: ignore[union-attr]
 
     def relation_similarity(self) -> Array:
-        """Cosine similarity of the weights Lambda of each two relations (n_relations, n_relations)."""
+        """Cosine similarity of the weights Lambda of each two relations (n_relations, n_relations).
+
+        Of a posterior, its mean over the draws.
+        """
         check_is_fitted(self)
-        return self.record_.models[0].relation_similarity()
+        return np.asarray(np.mean([model.relation_similarity() for model in self.record_.models], axis=0))
 
 
 ESTIMATORS = {kind.__name__: kind for kind in (LFLClassifier, LFLOrdinal, LFLLink, LFLRelational)}

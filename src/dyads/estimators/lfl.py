@@ -190,7 +190,7 @@ class LFL(Predictor):
                 learned = self._learn(objective, observed.dyads, solver, run, checkpoint)
                 ends.append(learned.best)
                 if number == 0:
-                    trace, diagnostics = learned.trace, learned.diagnostics
+                    trace, diagnostics, best_draw = learned.trace, learned.diagnostics, learned.best_draw
                 if learned.draws:
                     states = [(state.theta, state.priors) for state in learned.draws]
                     more = posterior_draws(parts, known, states, observed.dyads, self._engine)
@@ -207,7 +207,7 @@ class LFL(Predictor):
                 if learned.interrupted or learned.best.ended == "monitor":
                     break
         best = ends[0]
-        self.record_ = Record(parts=parts, known=known, draws=tuple(learnt))
+        self.record_ = Record(parts=parts, known=known, draws=tuple(learnt), best=best_draw)
         self.columns_ = observed.columns
         self.library_ = library_of(X)
         self.n_features_in_ = len(observed.columns)
@@ -468,7 +468,7 @@ class LFL(Predictor):
                 value, gradient = problem.value_and_gradient(theta)
         """
         check_is_fitted(self)
-        known, model = self.record_.known, self.record_.models[0]
+        known, model = self.record_.known, self.record_.best_model
         more = self._read_more(self.record_, X, y, sample_weight)
         dyads = replace(more.dyads, side=known.side._replace(dyad=more.dyads.side.dyad))
         return self._engine.bind(self.record_.parts.objective(known), dyads), model.uncentred()

@@ -579,15 +579,15 @@ class Predictor(ClassifierMixin, NestedParameters):
     def parts_(self) -> dict[str, Array]:
         """All learnt parameters by name: biases, latent weights, and the weights of labels or relations.
 
-        Labels are in the order of `classes_` without the reference, ids in that of `row_ids_` and `col_ids_`. A
-        posterior has no single set of weights: these, `row_factors_`, `col_factors_` and `embed` are those of its
-        first draw.
+        Labels are in the order of `classes_` without the reference, ids in that of `row_ids_` and `col_ids_`. Of a
+        posterior, these, `row_factors_`, `col_factors_` and `embed` are those of the draw of highest posterior density.
+        Weights of different draws cannot be averaged: latent columns may change places and signs from one to the next.
         """
-        model = self._record().models[0]
+        model = self._record().best_model
         return {name: _read_only(part) for name, part in model.layout.named(model.theta).items()}
 
     def _factors(self, name: str) -> Array:
-        model = self._record().models[0]
+        model = self._record().best_model
         if name not in model.layout.named(model.theta):
             raise AttributeError(
                 f"This {type(self).__name__} has no {name}: expected one of its parts, {list(self.parts_)}."
@@ -598,7 +598,7 @@ class Predictor(ClassifierMixin, NestedParameters):
         """Embeddings (n, size) of ids: all their latent weights as one vector, for example for clustering.
 
         `side` : "row" or "col". With one id set both give the same: a node has one vector, with its weights in all
-        roles. Of a posterior, those of its first draw; see `parts_`.
+        roles. Of a posterior, those of one draw; see `parts_`.
         """
         check_is_fitted(self)
         if side not in ("row", "col"):
@@ -606,7 +606,7 @@ class Predictor(ClassifierMixin, NestedParameters):
         known = self.record_.known
         entities = known.rows if side == "row" else known.cols
         codes = self._known_codes(entities.ids, read_column(ids, "the column of ids"), "ids")
-        return self.record_.models[0].embed(codes, side)
+        return self.record_.best_model.embed(codes, side)
 
     @property
     def n_parameters_(self) -> int:

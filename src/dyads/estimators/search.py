@@ -48,6 +48,9 @@ HELD_OUT = 5
 FAST = SGD(max_iter=8)
 """Solver of the candidates for the penalty of a point estimate."""
 
+FEW_SHARES = (*SHARES[:-1], 2**-0.5)
+"""Candidates for `l2__latent` there: with little data the best is close to the strength at which all vanish."""
+
 FEW_BIASES = (0.5, 1.0, 2.0, 4.0)
 """Candidates for the strength of biases there."""
 
@@ -74,8 +77,9 @@ def chosen_l2(estimator: Any, data: Data, dyads: Dyads) -> L2:
     """The penalty of a point estimate for which none is given: the one of least log-loss on held-out dyads.
 
     First it judges strengths for biases, without latent weights; then strengths for latent weights, with the best of
-    these. Unless one of them beats rank 0 by more than a standard error, all latent weights vanish. The search takes
-    as long as one to four fits, or less if there are more than `SEARCHED_DYADS`.
+    these. It takes the strongest whose loss is not above the least by more than a standard error; rank 0, where all
+    vanish, counts as the strongest. The search takes as long as one to five fits, or less if there are more than
+    `SEARCHED_DYADS`.
 
     `dyads` : those of the table, coded.
     """
@@ -98,12 +102,14 @@ def chosen_l2(estimator: Any, data: Data, dyads: Dyads) -> L2:
     search.judge([Path(plain, "l2__bias", FEW_BIASES, True) if template.bias else Path(plain, None, (), False)])
     strengths = {name: value for name, value in search.best.params.items() if name == "l2__bias"}
     if template.rank != 0:
-        top, rank_zero = vanishing_l2(clone(template).set_params(**strengths), *search.part(0, 0)), search.best
-        search.judge([Path(strengths, "l2__latent", shares_of(top)[:-1], True)])
-        gain, error = metrics.paired_difference(rank_zero.by_dyad, search.best.by_dyad, search.part(0, 1)[2])
-        # The sum of n parts has at most n times the norm of one of them: there they vanish in all data, too.
+        top = vanishing_l2(clone(template).set_params(**strengths), *search.part(0, 0))
+        rank_zero, n_plain = search.best, len(search.candidates)
+        search.judge([Path(strengths, "l2__latent", shares_of(top, FEW_SHARES), True)])
+        best, weight = search.best, search.part(0, 1)[2]
+        latent = [each.params["l2__latent"] for each in search.candidates[n_plain:] if _is_near(each, best, weight)]
+        # The sum of n parts has at most n times the norm of one of them, so this strength suffices for all dyads.
         vanishing = top * len(dyads) / int((~held).sum())
-        strengths["l2__latent"] = search.best.params["l2__latent"] if gain > error else vanishing
+        strengths["l2__latent"] = vanishing if _is_near(rank_zero, best, weight) else max(latent)
     return L2(**{name.removeprefix("l2__"): value for name, value in strengths.items()})
 
 
@@ -116,9 +122,15 @@ def _whole_rows(row: Codes, rng: np.random.Generator) -> Array:
     return np.flatnonzero(chosen[row])
 
 
-def shares_of(top: float) -> tuple[float, ...]:
-    """`SHARES` of the strength at which all latent weights vanish."""
-    return tuple(float(f"{share * top:.3g}") for share in SHARES)
+def shares_of(top: float, shares: Sequence[float] = SHARES) -> tuple[float, ...]:
+    """Shares of the strength at which all latent weights vanish."""
+    return tuple(float(f"{share * top:.3g}") for share in shares)
+
+
+def _is_near(candidate: "Candidate", best: "Candidate", weight: Array | None) -> bool:
+    """Whether the log-loss is not above that of the best by more than a standard error of the difference."""
+    difference, error = metrics.paired_difference(candidate.by_dyad, best.by_dyad, weight)
+    return difference <= error
 
 
 def without_latent(estimator: Any) -> dict[str, Any]:

@@ -156,7 +156,9 @@ def sample(
     n_sweeps = sum(chain.n_sweeps for chain in chains)
     rate = (n_sweeps - n_resumed) / n_sweeps / (time.perf_counter() - began)
     best, draws, diagnostics = _summary(chains, interrupted or watch.stopped_by_callback, rate)
-    return Learned(best, trace, draws, diagnostics, interrupted)
+    densities = [posterior.log_density(state, loss) for state, loss in draws]
+    states = [state for state, _ in draws]
+    return Learned(best, trace, states, int(np.argmax(densities)), diagnostics, interrupted)
 
 
 def _check(objective: Objective, checkpoint: str | os.PathLike[str] | None, held_out: float | None) -> None:
@@ -233,8 +235,8 @@ def _mixing(chains: list[Chain]) -> tuple[list[int], Array, Array]:
     return burn_in, r_hat(after), effective_sample_size(after)
 
 
-def _summary(chains: list[Chain], stopped: bool, rate: float) -> tuple[Restart, list[State], Diagnostics]:
-    """Result of the chains: the draws after burn-in, and their diagnostics.
+def _summary(chains: list[Chain], stopped: bool, rate: float) -> tuple[Restart, list[tuple[State, float]], Diagnostics]:
+    """Result of the chains: the draws after burn-in, each with its negative log-likelihood, and their diagnostics.
 
     `stopped` : whether the callback or Ctrl-C did so. `rate` : share of all sweeps that a second makes.
     """
@@ -245,7 +247,7 @@ def _summary(chains: list[Chain], stopped: bool, rate: float) -> tuple[Restart, 
         chains = chains if chains[-1].n_sweeps > settled else chains[:-1]
     burn_in, r_hats, effective = _mixing(chains)
     kept = [
-        [draw for sweep, draw in chain.draws if sweep > discarded]
+        [(draw, chain.losses[sweep - 1]) for sweep, draw in chain.draws if sweep > discarded]
         for chain, discarded in zip(chains, burn_in, strict=True)
     ]
     acceptance = float(np.mean(np.concatenate([chain.accepted for chain in chains])))

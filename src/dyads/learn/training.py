@@ -98,6 +98,7 @@ class Learned(NamedTuple):
     best : the best restart
     trace : all iterations of all restarts
     draws : posterior draws of a sampler; empty for a minimiser
+    best_draw : number of the draw of highest posterior density
     diagnostics : mixing diagnostics of a sampler; None for a minimiser
     interrupted : whether Ctrl-C ended the fit; the rest is what it had learnt so far
     """
@@ -105,6 +106,7 @@ class Learned(NamedTuple):
     best: Restart
     trace: list[Progress]
     draws: Sequence[Any] = ()
+    best_draw: int = 0
     diagnostics: Any = None
     interrupted: bool = False
 

@@ -349,14 +349,24 @@ class BlockPrior(NamedTuple):
 
     def redrawn(self, moments: Moments, rng: np.random.Generator) -> "BlockPrior":
         """Draw precision and mean given the scale and the moments of blocks, then the scale given the precision."""
-        n, centre, scatter = moments
+        n, centre, _ = moments
         size = len(centre)
-        inverse_scale = np.diag(self.scale) + scatter + (MEAN_COUNT * n / (MEAN_COUNT + n)) * np.outer(centre, centre)
-        root = wishart_root(size + FREEDOM - 1 + n, inverse_scale, rng)
+        root = wishart_root(size + FREEDOM - 1 + n, self._inverse_scale(moments), rng)
         precision = root @ root.T
         noise = solve_triangular(root, rng.standard_normal(size), trans="T", lower=False)
         mean = n * centre / (MEAN_COUNT + n) + noise / np.sqrt(MEAN_COUNT + n)
         return BlockPrior(mean, precision, draw_scale(precision, rng))
+
+    def _inverse_scale(self, moments: Moments) -> Array:
+        """Inverse scale matrix of the Wishart distribution of the precision, given blocks."""
+        n, centre, scatter = moments
+        return np.diag(self.scale) + scatter + (MEAN_COUNT * n / (MEAN_COUNT + n)) * np.outer(centre, centre)
+
+    def log_density(self, moments: Moments) -> float:
+        """Log density of blocks given the scale, up to a constant; mean and precision are integrated out."""
+        freedom = len(self.mean) + FREEDOM - 1
+        _, log_det = np.linalg.slogdet(self._inverse_scale(moments))
+        return float(freedom * np.log(self.scale).sum() - (freedom + moments.n) * log_det) / 2
 
 
 def draw_scale(precision: Array, rng: np.random.Generator) -> Array:

@@ -500,6 +500,8 @@ class Record:
     known : what the training data contain
     draws : what was learnt: one draw for a point estimate; several, whose probabilities are averaged, for an ensemble
         or a posterior
+    best : number of the draw that stands for all where one set of weights is asked for: of a posterior the one of
+        highest density, of an ensemble the first
     calibrator : applied to predicted probabilities, or None
     nonconformity : (n,) sorted nonconformity scores, one minus the probability of each held-out label, for conformal
         sets of labels; or None
@@ -508,6 +510,7 @@ class Record:
     parts: Parts
     known: Known
     draws: tuple[Draw, ...]
+    best: int = 0
     calibrator: Calibrator | None = None
     nonconformity: Array | None = None
 
@@ -515,6 +518,11 @@ class Record:
     def models(self) -> list[Model]:
         """One model per draw; their probabilities are averaged."""
         return [Model(parts=self.parts, known=self.known, draw=draw) for draw in self.draws]
+
+    @property
+    def best_model(self) -> Model:
+        """The model of the draw `best`."""
+        return self.models[self.best]
 
     @property
     def is_posterior(self) -> bool:

@@ -94,6 +94,7 @@ def write(path: str | os.PathLike[str], record: Record, about: dict[str, Any]) -
         "columns": [known.rows.ids.name, known.col_name],
         "relation": None if known.relations is None else known.relations.name,
         "draws": len(record.draws),
+        "best": record.best,
         "encoders": {side: None if encoder is None else encoder.to_json() for side, encoder in encoders.items()},
         "calibrator": None if record.calibrator is None else spec_to_json(record.calibrator, CALIBRATORS),
         **{name: getattr(chosen, name) for name in PLAIN_FIELDS},
@@ -139,6 +140,7 @@ def read(path: str | os.PathLike[str]) -> tuple[Record, Contents]:
         parts=chosen,
         known=known,
         draws=tuple(_draw(contents, number, layout, theta.dtype) for number in range(n_draws)),
+        best=contents.count("best", contents.field("best"), 0, n_draws - 1),
         calibrator=_calibrator(contents, len(classes)),
         nonconformity=_nonconformity(contents),
     )
