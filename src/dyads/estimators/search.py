@@ -60,6 +60,9 @@ CLEARLY_WORSE = 2.0
 FINALISTS = 2
 """At most this many candidates, or a third of them, are judged on all folds: near the optimum, neighbours are alike."""
 
+NEAR = 1e-3
+"""Share of a log-loss that a weaker penalty must gain: a part of the data is judged, and with fewer epochs."""
+
 UNSEEN_LABEL = 20.0
 """Log-loss, -log p, of a label that is missing from the training part of a fold: p = exp(-20) = 2e-9, not zero."""
 
@@ -128,9 +131,9 @@ def shares_of(top: float, shares: Sequence[float] = SHARES) -> tuple[float, ...]
 
 
 def _is_near(candidate: "Candidate", best: "Candidate", weight: Array | None) -> bool:
-    """Whether the log-loss is not above that of the best by more than a standard error of the difference."""
+    """Whether the log-loss is above the least by no more than a standard error of the difference, or `NEAR` of it."""
     difference, error = metrics.paired_difference(candidate.by_dyad, best.by_dyad, weight)
-    return difference <= error
+    return difference <= max(error, NEAR * best.losses[0])
 
 
 def without_latent(estimator: Any) -> dict[str, Any]:

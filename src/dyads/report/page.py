@@ -256,6 +256,9 @@ def _pictures(model: Any, truth: Array, proba: Array, predicted: Array, weight: 
     if hasattr(model, "diagnostics_"):
         title = "Trace of the sampler: after the burn-in it should be level"
         drawn[title] = lambda ax: pictures.plot_trace(ax, model)
+        if np.isfinite(model.diagnostics_["r_hat"]).all():
+            title = "R-hat of monitored predictions: near 1 where chains, or halves of one, agree"
+            drawn[title] = lambda ax: pictures.plot_r_hat(ax, model)
     else:
         drawn["Training: objective by iteration"] = lambda ax: pictures.plot_training_curve(ax, model.trace_)
     if model.embed(model.row_ids_[:1]).size > 1:
