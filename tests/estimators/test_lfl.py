@@ -15,7 +15,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.preprocessing import OneHotEncoder
 
 import dyads
-from dyads import L2, LBFGS, SGD, LFLClassifier, LFLOrdinal, LFLOrdinalCV, metrics
+from dyads import L2, LBFGS, SGD, Gibbs, LFLClassifier, LFLOrdinal, LFLOrdinalCV, metrics
 from dyads.datasets.synthetic import make_nominal, make_store
 from dyads.engine import CPU
 from dyads.errors import (
@@ -31,6 +31,7 @@ from dyads.solve import SOLVERS
 from shop import X, Y
 
 BOTH_SOLVERS = pytest.mark.parametrize("solver", ["lbfgs", "sgd"])
+POINT_AND_POSTERIOR = pytest.mark.parametrize("solver", ["point", Gibbs(sweeps=20)], ids=["point", "posterior"])
 
 
 def ratings(n=400, n_rows=20, n_cols=15, n_labels=5, seed=0):
@@ -108,7 +109,6 @@ def test_a_checkerboard_is_learnt(solver):
 
 
 @BOTH_SOLVERS
-@pytest.mark.filterwarnings("ignore::dyads.errors.NotConvergedWarning")
 def test_the_same_seed_gives_the_same_model_with_one_and_two_threads(solver):
     data, _ = make_store(n_shoppers=200, n_products=150).split(0.9)
     models = [
@@ -134,24 +134,26 @@ def test_scaling_weights_and_penalties_together_changes_nothing(solver):
         assert model.objective_ / k == pytest.approx(models[0].objective_, rel=1e-3)
 
 
-def test_zero_weights_are_no_dyads():
+@POINT_AND_POSTERIOR
+def test_zero_weights_are_no_dyads(solver):
     X, y = ratings()
     weight = np.ones(len(y))
     X = np.vstack([X, [[999, 100], [3, 999]]])
     y, weight = np.append(y, [7, 7]), np.append(weight, [0, 0])
-    weighted = LFLClassifier(rank=2, random_state=0, solver="point").fit(X, y, weight)
-    plain = LFLClassifier(rank=2, random_state=0, solver="point").fit(X[:-2], y[:-2])
+    weighted = LFLClassifier(rank=2, random_state=0, solver=solver).fit(X, y, weight)
+    plain = LFLClassifier(rank=2, random_state=0, solver=solver).fit(X[:-2], y[:-2])
     assert weighted.classes_.tolist() == plain.classes_.tolist()
     assert 999 not in weighted.row_ids_
     assert 999 not in weighted.col_ids_
     np.testing.assert_allclose(weighted.predict_proba(X[:-2]), plain.predict_proba(X[:-2]), atol=1e-8)
 
 
-def test_the_same_table_in_any_library_gives_the_same_model():
+@POINT_AND_POSTERIOR
+def test_the_same_table_in_any_library_gives_the_same_model(solver):
     X, y = ratings()
     columns = {"user": X[:, 0], "item": X[:, 1]}
     tables = [columns, pd.DataFrame(columns), pl.DataFrame(columns), pa.table(columns), X, X.tolist()]
-    fits = [LFLOrdinal(rank=2, random_state=0, solver="point").fit(table, y) for table in tables]
+    fits = [LFLOrdinal(rank=2, random_state=0, solver=solver).fit(table, y) for table in tables]
     for table, model in zip(tables, fits, strict=True):
         np.testing.assert_array_equal(model.predict_proba(table), fits[0].predict_proba(columns))
 
@@ -232,9 +234,10 @@ def test_half_stars_and_booleans_are_ordered_labels():
     assert flags.score(X, y > 3) == pytest.approx(-(flags.predict(X) != (y > 3)).mean())
 
 
-def test_a_cost_matrix_gives_the_label_of_least_expected_cost():
+@POINT_AND_POSTERIOR
+def test_a_cost_matrix_gives_the_label_of_least_expected_cost(solver):
     X, y = ratings()
-    model = LFLClassifier(rank=2, random_state=0, solver="point").fit(X, y)
+    model = LFLClassifier(rank=2, random_state=0, solver=solver).fit(X, y)
     np.testing.assert_array_equal(model.predict(X, cost=1 - np.eye(5)), model.predict(X))
     never_one = np.tile([0.0, 1, 1, 1, 1], (5, 1))
     assert set(model.predict(X, cost=never_one)) == {1}
@@ -245,9 +248,10 @@ def test_a_cost_matrix_gives_the_label_of_least_expected_cost():
         model.predict(X, cost=np.eye(2))
 
 
-def test_unknown_ids_follow_their_policy():
+@POINT_AND_POSTERIOR
+def test_unknown_ids_follow_their_policy(solver):
     X, y = ratings()
-    model = LFLClassifier(rank=2, random_state=0, solver="point").fit(X, y)
+    model = LFLClassifier(rank=2, random_state=0, solver=solver).fit(X, y)
     strange = [[0, 100], [-5, 100], [-5, -5]]
     with pytest.warns(UnknownIdWarning, match="Of 3 dyads, 2 have a row id and 1 have a column id not seen") as caught:
         p = model.predict_proba(strange)
@@ -280,29 +284,32 @@ def test_an_unknown_row_is_an_average_row():
     assert often - new < new - seldom
 
 
-def test_other_column_names_are_refused_not_guessed():
+@POINT_AND_POSTERIOR
+def test_other_column_names_are_refused_not_guessed(solver):
     X, y = ratings()
-    model = LFLClassifier(rank=1, random_state=0, solver="point").fit(pd.DataFrame(X, columns=["user", "item"]), y)
+    model = LFLClassifier(rank=1, random_state=0, solver=solver).fit(pd.DataFrame(X, columns=["user", "item"]), y)
     with pytest.raises(InputError, match=r"\['item', 'uid'\].*\['user', 'item'\]"):
         model.predict(pd.DataFrame(X, columns=["item", "uid"]))
     np.testing.assert_array_equal(model.predict(X), model.predict(pd.DataFrame(X, columns=["user", "item"])))
 
 
-def test_no_dyads_give_no_predictions():
+@POINT_AND_POSTERIOR
+def test_no_dyads_give_no_predictions(solver):
     X, y = ratings()
-    model = LFLOrdinal(rank=1, random_state=0, solver="point").fit(X, y)
+    model = LFLOrdinal(rank=1, random_state=0, solver=solver).fit(X, y)
     for nothing in (X[:0], np.empty((0, 2)), {"0": [], "1": []}, pd.DataFrame(X[:0])):
         assert model.predict_proba(nothing).shape == (0, 5)
         assert model.predict(nothing).shape == (0,)
 
 
-def test_columns_are_found_by_name_in_any_order():
+@POINT_AND_POSTERIOR
+def test_columns_are_found_by_name_in_any_order(solver):
     X, y = ratings()
     frame = pd.DataFrame({"item": X[:, 1], "user": X[:, 0]})
-    model = LFLClassifier(rank=1, id_columns=("user", "item"), random_state=0, solver="point").fit(frame, y)
+    model = LFLClassifier(rank=1, id_columns=("user", "item"), random_state=0, solver=solver).fit(frame, y)
     assert set(model.row_ids_) == set(X[:, 0])
     np.testing.assert_array_equal(model.predict_proba(frame), model.predict_proba(frame[["user", "item"]]))
-    swapped = LFLClassifier(rank=1, id_columns=("1", "0"), solver="point").fit(X, y)
+    swapped = LFLClassifier(rank=1, id_columns=("1", "0"), solver=solver).fit(X, y)
     assert set(swapped.row_ids_) == set(X[:, 1])
 
 
@@ -436,9 +443,10 @@ def test_divergence_is_a_named_error_and_the_last_finite_state_is_kept(solver):
 # ---------------------------------------------------------------------------------------- scikit-learn's manners
 
 
-def test_fit_alters_no_parameter_and_nothing_is_learnt_before_it():
+@POINT_AND_POSTERIOR
+def test_fit_alters_no_parameter_and_nothing_is_learnt_before_it(solver):
     X, y = ratings()
-    model = LFLClassifier(rank=2, random_state=0, solver="point")
+    model = LFLClassifier(rank=2, random_state=0, solver=solver)
     before = model.get_params()
     assert not [name for name in vars(model) if name.endswith("_")]
     assert not hasattr(model, "classes_")
@@ -681,8 +689,9 @@ def test_a_solver_that_does_not_fit_the_loss_names_one_that_does():
     )
 
 
-def test_ids_of_another_type_at_predict_are_refused():
-    model = LFLClassifier(rank=1, solver="point").fit(GOOD_X, GOOD_Y)
+@POINT_AND_POSTERIOR
+def test_ids_of_another_type_at_predict_are_refused(solver):
+    model = LFLClassifier(rank=1, solver=solver).fit(GOOD_X, GOOD_Y)
     with pytest.raises(DtypeError, match="string.*int64"):
         model.predict(GOOD_X.astype(str))
 

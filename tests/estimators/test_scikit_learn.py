@@ -32,6 +32,30 @@ def test_scikit_learns_checks(estimator, check):
     check(estimator)
 
 
+def expected_failures_of_a_posterior(estimator):
+    by_chance = {
+        "check_classifiers_train": (
+            "asks for an accuracy of 0.83 where every id has one label: the chains of some seeds reach it"
+        )
+    }
+    return (
+        expected_failures(estimator)
+        | (by_chance if isinstance(estimator, LFLOrdinal) else {})
+        | {
+            "check_sample_weight_equivalence_on_dense_data": (
+                "asks for equal probabilities, and chains of weighted and of repeated dyads are equal in distribution"
+            ),
+            "check_fit_score_takes_y": "calls partial_fit after fit, and a posterior is not updated by SGD",
+        }
+    )
+
+
+@pytest.mark.slow
+@parametrize_with_checks([LFLClassifier(), LFLOrdinal()], expected_failed_checks=expected_failures_of_a_posterior)
+def test_scikit_learns_checks_of_the_defaults(estimator, check):
+    check(estimator)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("estimator", CHECKED, ids=lambda estimator: type(estimator).__name__)
 def test_weights_are_repetitions_to_the_last_digit_for_an_exact_solver(estimator):

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,7 +89,7 @@ class Layout:
     n_features: tuple[int, int, int] = (0, 0, 0)
     interactions: int = 0
 
-    @property
+    @cached_property
     def shapes(self) -> tuple[Shapes, Shapes, Shapes]:
         """The names and shapes of the parts of a row (or node) block, a column block and a shared block, in order."""
         n = free_labels(self.structure)
@@ -99,7 +100,7 @@ class Layout:
         bias = (n,) if self.structure.n_bias else (0,)
         return {"row_bias": bias, **row}, {"col_bias": bias, **col}, {"label_bias": (n,), **shared}
 
-    @property
+    @cached_property
     def side_shapes(self) -> tuple[Shapes, Shapes, Shapes]:
         """The names and shapes of the weights of one feature of a row, a column and a dyad."""
 
@@ -109,7 +110,7 @@ class Layout:
         row, col = ({f"{name}_side": cut(name, shape) for name, shape in part.items()} for part in self.shapes[:2])
         return row, col, {"dyad_side": (free_labels(self.structure),)}
 
-    @property
+    @cached_property
     def side_columns(self) -> tuple[Array, Array]:
         """The entries of a row block and of a column block in which features have weights, ascending."""
 
@@ -124,13 +125,13 @@ class Layout:
 
         return columns(self.shapes[0]), columns(self.shapes[1])
 
-    @property
+    @cached_property
     def bias_columns(self) -> tuple[Array, Array]:
         """The entries of a row block and of a column block that hold the bias in that role."""
         n, n_bias = free_labels(self.structure), self.structure.n_bias
         return np.arange(n if n_bias else 0), np.arange(n if n_bias else 0) + (n if n_bias == 2 else 0)
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int, int, int]:
         """The sizes of a row block, a column block and a shared block."""
         row, col, shared = map(_total, self.shapes)
