@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from core import main, rounded
 
-from dyads import Features, Gibbs, LFLClassifier, LFLOrdinal, LFLOrdinalCV, SideInformation, metrics
+from dyads import Features, LFLClassifier, LFLOrdinal, SideInformation, metrics
 from dyads.datasets import published
 from dyads.paper.tasks import TASKS
 
@@ -113,16 +113,11 @@ def ml_100k():
     both = SideInformation(**side, interactions=10, implicit=True)
     splits = {f"u{i}": tuple(columns(part) for part in published.movielens_100k(f"u{i}")) for i in range(1, 6)}
     ours = {
-        "dyads LFLOrdinal": lambda: LFLOrdinal(random_state=0, solver="point"),
-        "dyads LFLOrdinal, features and implicit": lambda: LFLOrdinal(
-            10, features=both, random_state=0, solver="point"
-        ),
-        "dyads LFLOrdinal, posterior, rank 16": lambda: LFLOrdinal(16, solver="gibbs", random_state=0),
-        "dyads LFLOrdinal, posterior, rank 10, features and implicit": lambda: LFLOrdinal(
-            10, features=both, solver="gibbs", random_state=0
-        ),
+        "dyads LFLOrdinal": lambda: LFLOrdinal(random_state=0),
+        "dyads LFLOrdinal, point": lambda: LFLOrdinal(random_state=0, solver="point"),
+        "dyads LFLOrdinal, features and implicit": lambda: LFLOrdinal(features=both, random_state=0),
     }
-    return rated(splits, ours, {"svd.py": ["all"], "ordered_probit.py": []})
+    return rated(splits, ours, {"svd.py": ["all"], "ordered_probit.py": [], "bayesian_factors.py": []})
 
 
 def ml_1m():
@@ -131,10 +126,10 @@ def ml_1m():
     held = np.random.default_rng(0).random(len(data["y"])) < 0.1
     split = tuple({name: column[which] for name, column in data.items()} for which in (~held, held))
     ours = {
-        "dyads LFLOrdinalCV, rank 10": lambda: LFLOrdinalCV(10, random_state=0),
-        "dyads LFLOrdinal, posterior, rank 10": lambda: LFLOrdinal(10, solver=Gibbs(sweeps=150), random_state=0),
+        "dyads LFLOrdinal": lambda: LFLOrdinal(random_state=0),
+        "dyads LFLOrdinal, point": lambda: LFLOrdinal(random_state=0, solver="point"),
     }
-    return rated({"90": split}, ours, {"svd.py": [], "ordered_probit.py": []})
+    return rated({"90": split}, ours, {"svd.py": [], "ordered_probit.py": [], "bayesian_factors.py": []})
 
 
 def kinship():
@@ -147,10 +142,10 @@ def kinship():
             for X, y in ((task.X, task.y), (task.X_test, task.y_test))
         )
         began = time.perf_counter()
-        model = LFLClassifier(10, l2=1.0, random_state=seed).fit(task.X, task.y)
+        model = LFLClassifier(random_state=seed).fit(task.X, task.y)
         seconds, scores = time.perf_counter() - began, model.predict_proba(task.X_test)
         judged = ranked(task.y_test, scores, model.classes_, seconds)
-        figures[str(seed)] = {"dyads LFLClassifier, rank 10, l2 1": judged}
+        figures[str(seed)] = {"dyads LFLClassifier": judged}
     for name, methods in rivals(splits, "kinship.py", ".rivals-graphs").items():
         figures[name] |= {method: ranked(splits[name][1]["y"], **arrays) for method, arrays in methods.items()}
     return with_means(figures)

@@ -304,7 +304,12 @@ ITERATIONS = {
 LONGEST = 60.0
 """Seconds: a fit that takes longer is the last of its curve."""
 
-SCRIPTS = {"svd.py": ["curve"], "ordered_probit.py": ["curve"], "bayesian_factors.py": [], "matrix_factors.py": []}
+SCRIPTS = {
+    "svd.py": ["curve"],
+    "ordered_probit.py": ["curve"],
+    "bayesian_factors.py": ["curve"],
+    "matrix_factors.py": [],
+}
 
 
 def error(options):
