@@ -125,7 +125,7 @@ def test_embeddings_cluster_the_camps():
     X, y, _ = two_camps(20)
     model = LFLLink(rank=2, l2=0.3, random_state=0).fit(X, y)
     vectors = model.embed([f"n{i}" for i in range(20)])
-    assert vectors.shape == (20, 2)
+    assert vectors.shape == (20, 2 * 20), "those of twenty models"
     likeness = np.corrcoef(vectors @ vectors.T)
     assert likeness[:10, :10].min() > likeness[:10, 10:].max()
     with pytest.raises(UnknownIdError, match="Of 1 ids, 1 were not seen"):

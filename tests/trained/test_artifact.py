@@ -14,7 +14,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import dyads
-from dyads import LBFGS, LFLClassifier, LFLOrdinal, SideInformation
+from dyads import LBFGS, Gibbs, LFLClassifier, LFLOrdinal, SideInformation
 from dyads.datasets.synthetic import make_store
 from dyads.errors import ModelFileError
 from dyads.trained.calibration import CALIBRATORS
@@ -190,18 +190,17 @@ def test_a_file_of_the_format_before_draws_is_refused_in_one_sentence(path):
 def test_what_is_known_is_in_the_file_once_however_many_draws(store, tmp_path):
     shoppers = np.unique(store.X["shopper"])
 
-    def arrays(n_models):
-        features = {"shopper": shoppers, "size": np.arange(len(shoppers))}
-        model = LFLClassifier(rank=1, l2=0.5, n_models=n_models, features=SideInformation(row=features), random_state=0)
-        model.fit(store.X, store.y).save(tmp_path / "m")
-        with zipfile.ZipFile(tmp_path / "m") as archive:
-            part = archive.read("arrays.safetensors")
-        return set(json.loads(part[8 : 8 + int.from_bytes(part[:8], "little")]))
-
-    one, three = arrays(1), arrays(3)
-    own = {name for name in one if name.startswith("0.")}
-    assert {"row_counts", "row_features_data", "relation_counts"} <= one - own
-    assert three - one == {f"{number}{name[1:]}" for number in (1, 2) for name in own}
+    side = SideInformation(row={"shopper": shoppers, "size": np.arange(len(shoppers))})
+    model = LFLClassifier(rank=1, features=side, solver=Gibbs(sweeps=8), random_state=0).fit(store.X, store.y)
+    model.save(tmp_path / "m")
+    with zipfile.ZipFile(tmp_path / "m") as archive:
+        part = archive.read("arrays.safetensors")
+    names = set(json.loads(part[8 : 8 + int.from_bytes(part[:8], "little")]))
+    own = {name.partition(".")[2] for name in names if name.startswith("0.")}
+    assert {"row_counts", "row_features_data", "relation_counts"} <= names
+    once = {"row_partner_shift", "col_partner_shift"}
+    assert {f"{len(model.record_.draws) - 1}.{name}" for name in own - once} <= names
+    assert not {f"1.{name}" for name in once} & names, "draws share these"
 
 
 def test_other_files_are_refused(tmp_path):

@@ -51,7 +51,7 @@ from dyads.metrics import log_loss
 from dyads.model.loss import LOSSES, Loss
 from dyads.model.objective import L2, Objective
 from dyads.model.parameters import Layout, label_log_odds
-from dyads.model.record import Draw, Entities, Known, Model, Parts, Record
+from dyads.model.record import Draw, Entities, Known, Model, Parts, Record, averaged
 from dyads.model.structure import STRUCTURES, Bilinear, Directed, Stereotype, build, is_undirected
 from dyads.solve import LBFGS, SGD, Gibbs, Newton
 from dyads.trained.coldstart import (
@@ -77,6 +77,10 @@ VANISHED = 1e-2
 """Root mean square below which latent weights count as zero: their products, about 1e-4, barely change log-odds."""
 
 
+SHORT = {LBFGS: 30, SGD: 10}
+"""Iterations of each of several models whose log-odds are averaged: their mean is as good as that of longer fits."""
+
+
 class LFL(Predictor):
     """Training methods of all estimators, which produce a `Record`; `Predictor` has the methods that use it.
 
@@ -100,7 +104,7 @@ class LFL(Predictor):
         l2: float | L2 | None = None,
         solver: str | LBFGS | SGD | Newton | Gibbs = "auto",
         n_init: int = 1,
-        n_models: int = 1,
+        n_models: int | None = None,
         early_stopping: float | None = None,
         unknown: str = "prior",
         engine: str | Engine = "cpu",
@@ -169,14 +173,11 @@ class LFL(Predictor):
         if self.l2 is None and not solver.samples:
             parts = replace(parts, strengths=self._chosen_strengths(parts, X, y, sample_weight, observed))
             objective = parts.objective(known)
-        before = self.record_.models if self.warm_start and hasattr(self, "record_") else []
+        before = self.record_.best_model if self.warm_start and hasattr(self, "record_") else None
         rng = random_state_of(self.random_state)
-        learnt: list[Draw] = []
         ends: list[Restart] = []
-        held_out: dict[str, float] = {}
         with _logged(self.verbose, callback) as monitored:
-            for number in range(self.n_models):
-                start = self._warm_start(before[number], parts, known) if number < len(before) else None
+            for _ in range(self._number_of_models):
                 run = FitRun(
                     engine=self._engine,
                     seed=int(rng.randint(2**31 - 1)),
@@ -184,43 +185,35 @@ class LFL(Predictor):
                     n_init=self.n_init,
                     validation_fraction=self.early_stopping,
                     side_training=features_of(self.features).training,
-                    start=start,
+                    start=None if before is None else self._warm_start(before, parts, known),
                     callback=monitored,
                 )
                 learned = self._learn(objective, observed.dyads, solver, run, checkpoint)
+                if not ends:
+                    first, split = learned, run.split(observed.dyads)
                 ends.append(learned.best)
-                if number == 0:
-                    trace, diagnostics, best_draw = learned.trace, learned.diagnostics, learned.best_draw
-                if learned.draws:
-                    states = [(state.theta, state.priors) for state in learned.draws]
-                    more = posterior_draws(parts, known, states, observed.dyads, self._engine)
-                else:
-                    point = Model(parts=parts, known=known, draw=Draw.trained(parts, known, learned.best.theta))
-                    more = [with_spread(point, observed.dyads, self._engine)]
-                if self.unknown == "mean":
-                    models = Record(parts=parts, known=known, draws=tuple(more)).models
-                    more = [with_mean_predictions(model, observed.dyads, self._engine) for model in models]
-                if number == 0 and self.early_stopping is not None:
-                    first = Record(parts=parts, known=known, draws=tuple(more))
-                    held_out = _held_out(first, *run.split(observed.dyads), self._engine)
-                learnt += more
                 if learned.interrupted or learned.best.ended == "monitor":
                     break
-        best = ends[0]
-        self.record_ = Record(parts=parts, known=known, draws=tuple(learnt), best=best_draw)
+        best, held_out = ends[0], {}
+        if self.early_stopping is not None:
+            held_out = _held_out(self._recorded(parts, known, first, ends[:1], observed.dyads), *split, self._engine)
+        self.record_ = self._recorded(parts, known, first, ends, observed.dyads)
         self.columns_ = observed.columns
         self.library_ = library_of(X)
         self.n_features_in_ = len(observed.columns)
         self.n_iter_ = best.n_iter
-        self.converged_ = all(end.ended in ("tolerance", "schedule") for end in ends)
+        is_short = solver_of(self.solver) is None and self._number_of_models > 1
+        self.converged_ = all(
+            end.ended in ("tolerance", "schedule") or (is_short and end.ended == "limit") for end in ends
+        )
         self.objective_ = best.objective
         self.solver_ = best.solver
-        self.trace_ = {name: [getattr(step, name) for step in trace] for name in TRACED}
+        self.trace_ = {name: [getattr(step, name) for step in first.trace] for name in TRACED}
         self.held_out_ = held_out
         self.trained_on_ = _origin(y, sample_weight, len(observed.dyads))
         self.__dict__.pop("diagnostics_", None)
-        if diagnostics is not None:
-            self.diagnostics_ = {name: np.asarray(part).tolist() for name, part in diagnostics._asdict().items()}
+        if first.diagnostics is not None:
+            self.diagnostics_ = {name: np.asarray(part).tolist() for name, part in first.diagnostics._asdict().items()}
         diverged = next((end.diverged for end in ends if end.diverged is not None), None)
         if diverged is not None:
             raise DivergenceError(
@@ -236,7 +229,7 @@ class LFL(Predictor):
         if learned.interrupted:
             raise KeyboardInterrupt(f"Stopped after {best.n_iter} iterations: the model is what it was then.")
         warning = next((end.warning for end in ends if end.warning is not None), None)
-        if warning is not None:
+        if warning is not None and not is_short:
             warnings.warn(warning, NotConvergedWarning, stacklevel=caller_level())
         return self
 
@@ -264,12 +257,39 @@ class LFL(Predictor):
             raise InputError(f"checkpoint is only for Gibbs, and the solver is {type(solver).__name__}: omit it.")
         return train(objective, dyads, solver, run)
 
+    def _recorded(self, parts: Parts, known: Known, learned: Learned, ends: list[Restart], dyads: Dyads) -> Record:
+        """The record of a posterior, or of the mean of point estimates."""
+        if learned.draws:
+            states = [(state.theta, state.priors) for state in learned.draws]
+            draws = posterior_draws(parts, known, states, dyads, self._engine)
+        else:
+            parts, known, theta = averaged(parts, known, [end.theta for end in ends])
+            point = Model(parts=parts, known=known, draw=Draw.trained(parts, known, theta))
+            draws = [with_spread(point, dyads, self._engine)]
+        record = Record(parts=parts, known=known, draws=tuple(draws), best=learned.best_draw)
+        if self.unknown == "mean":
+            draws = [with_mean_predictions(model, dyads, self._engine) for model in record.models]
+        return replace(record, draws=tuple(draws))
+
     def _solver_for(self, objective: Objective, n_dyads: int) -> Any:
         """The solver named, or the one that the data ask for."""
         solver = solver_of(self.solver)
         if solver is not None:
             return solver
-        return Gibbs() if self._samples_by_default(objective, n_dyads) else point_solver(objective, n_dyads)
+        if self._samples_by_default(objective, n_dyads):
+            return Gibbs()
+        solver = point_solver(objective, n_dyads)
+        return solver if self._number_of_models == 1 else solver.replaced({"max_iter": SHORT[type(solver)]})
+
+    _models_by_default = 1
+    """Number of point estimates whose log-odds are averaged, unless a setting asks for a single one."""
+
+    @property
+    def _number_of_models(self) -> int:
+        if self.n_models is not None:
+            return self.n_models
+        alone = solver_of(self.solver) is not None or self.warm_start or self.rank == 0
+        return 1 if alone else self._models_by_default
 
     def _chosen_strengths(
         self, parts: Parts, X: Any, y: Any, sample_weight: Any, observed: Observations
@@ -291,7 +311,7 @@ class LFL(Predictor):
             or self.l2 is not None
             or self.early_stopping is not None
             or self.warm_start
-            or self.n_models > 1
+            or self._number_of_models > 1
             or features_of(self.features).training != "joint"
         )
         return not point and can_sample(objective, n_dyads)
@@ -494,7 +514,7 @@ class LFL(Predictor):
         for name, unsupported in (
             ("features", features_of(self.features).implicit),
             ("unknown", self.unknown == "mean"),
-            ("n_models", self.n_models > 1),
+            ("n_models", (self.n_models or 1) > 1),
             ("solver", not isinstance(solver, SGD)),
         ):
             if unsupported:
@@ -503,10 +523,10 @@ class LFL(Predictor):
                     "setting that needs all dyads at once. Use fit."
                 )
         record: Record | None = self.__dict__.get("record_")
-        if record is not None and (len(record.draws) > 1 or record.is_posterior):
+        if record is not None and record.is_posterior:
             raise InputError(
-                f"partial_fit needs a single point estimate, and there are {len(record.draws)} models or draws: "
-                "expected a fit with n_models=1 and solver='point', or none before. Use fit."
+                f"partial_fit needs a point estimate, and there are {len(record.draws)} posterior draws: expected a "
+                "fit with solver='point', or none before. Use fit."
             )
         if record is None:
             more = self._read(X, y, sample_weight, classes=classes)

@@ -52,7 +52,10 @@ FEW_SHARES = (*SHARES[:-1], 2**-0.5)
 """Candidates for `l2__latent` there: with little data the best is close to the strength at which all vanish."""
 
 FEW_BIASES = (0.5, 1.0, 2.0, 4.0)
-"""Candidates for the strength of biases there."""
+"""Candidates for the strength of biases there, without latent weights."""
+
+STRONGER_BIASES = (4.0, 16.0)
+"""How much stronger it may be with latent weights, which explain part of what biases did: for links, most of it."""
 
 CLEARLY_WORSE = 2.0
 """A candidate is dropped after the first fold if its log-loss is above the best by this many standard errors."""
@@ -80,9 +83,9 @@ def chosen_l2(estimator: Any, data: Data, dyads: Dyads) -> L2:
     """The penalty of a point estimate for which none is given: the one of least log-loss on held-out dyads.
 
     First it judges strengths for biases, without latent weights; then strengths for latent weights, with the best of
-    these. It takes the strongest whose loss is not above the least by more than a standard error; rank 0, where all
-    vanish, counts as the strongest. The search takes as long as one to five fits, or less if there are more than
-    `SEARCHED_DYADS`.
+    these; then stronger ones for biases. It takes the strongest whose loss is near the least; rank 0, where all latent
+    weights vanish, counts as the strongest. The search takes as long as one to five fits, or less if there are more
+    than `SEARCHED_DYADS`.
 
     `dyads` : those of the table, coded.
     """
@@ -108,12 +111,19 @@ def chosen_l2(estimator: Any, data: Data, dyads: Dyads) -> L2:
         top = vanishing_l2(clone(template).set_params(**strengths), *search.part(0, 0))
         rank_zero, n_plain = search.best, len(search.candidates)
         search.judge([Path(strengths, "l2__latent", shares_of(top, FEW_SHARES), True)])
-        best, weight = search.best, search.part(0, 1)[2]
-        latent = [each.params["l2__latent"] for each in search.candidates[n_plain:] if _is_near(each, best, weight)]
-        # The sum of n parts has at most n times the norm of one of them, so this strength suffices for all dyads.
-        vanishing = top * len(dyads) / int((~held).sum())
-        strengths["l2__latent"] = vanishing if _is_near(rank_zero, best, weight) else max(latent)
-    return L2(**{name.removeprefix("l2__"): value for name, value in strengths.items()})
+        if search.is_near_best(rank_zero):
+            # The sum of n parts has at most n times the norm of one of them, so this strength suffices for all dyads.
+            strengths["l2__latent"] = top * len(dyads) / int((~held).sum())
+        else:
+            latent = filter(search.is_near_best, search.candidates[n_plain:])
+            strengths["l2__latent"] = max(candidate.params["l2__latent"] for candidate in latent)
+            if template.bias:
+                stronger = [factor * strengths["l2__bias"] for factor in STRONGER_BIASES]
+                search.judge([Path(strengths, "l2__bias", stronger, False)])
+                judged = search.candidates[-len(stronger) :]
+                near = [each.params["l2__bias"] for each in judged if search.is_near_best(each, errors=0)]
+                strengths["l2__bias"] = max([strengths["l2__bias"], *near])
+    return L2(latent=strengths.get("l2__latent"), bias=strengths.get("l2__bias"))
 
 
 def _whole_rows(row: Codes, rng: np.random.Generator) -> Array:
@@ -128,12 +138,6 @@ def _whole_rows(row: Codes, rng: np.random.Generator) -> Array:
 def shares_of(top: float, shares: Sequence[float] = SHARES) -> tuple[float, ...]:
     """Shares of the strength at which all latent weights vanish."""
     return tuple(float(f"{share * top:.3g}") for share in shares)
-
-
-def _is_near(candidate: "Candidate", best: "Candidate", weight: Array | None) -> bool:
-    """Whether the log-loss is above the least by no more than a standard error of the difference, or `NEAR` of it."""
-    difference, error = metrics.paired_difference(candidate.by_dyad, best.by_dyad, weight)
-    return difference <= max(error, NEAR * best.losses[0])
 
 
 def without_latent(estimator: Any) -> dict[str, Any]:
@@ -298,7 +302,8 @@ class Search:
     def _fold(self, candidates: list[Candidate], solver: Any, number: int) -> None:
         """Judge candidates of a path on one fold."""
         train, (X, y, weight) = self.part(number, 0), self.part(number, 1)
-        model = clone(self.template).set_params(warm_start=True)
+        # Penalties of a mean of models are chosen for one of them, which can start from another.
+        model = clone(self.template).set_params(warm_start=True, n_models=1)
         if model.unknown in ("raise", "nan"):
             # An id may have no labels in the training part of a fold: the policy for unknown ids is not meant for it.
             model.set_params(unknown="prior")
@@ -327,6 +332,12 @@ class Search:
         """The candidate of least mean log-loss, of those that were judged on all folds."""
         losses = [np.mean(candidate.losses) for candidate in self.candidates]
         return self.candidates[int(np.nanargmin(losses))]
+
+    def is_near_best(self, candidate: Candidate, errors: float = 1) -> bool:
+        """Whether the log-loss on the first fold is near the least: by some standard errors, or a share of `NEAR`."""
+        best = self.best
+        difference, error = metrics.paired_difference(candidate.by_dyad, best.by_dyad, self.part(0, 1)[2])
+        return difference <= max(errors * error, NEAR * best.losses[0])
 
     def results(self) -> tuple[dict[str, Any], int]:
         """Results in the form of scikit-learn's `cv_results_`, and the index of the best."""

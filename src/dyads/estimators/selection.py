@@ -268,7 +268,7 @@ class _CV(LFL):
         l2: float | L2 | None = None,
         solver: str | LBFGS | SGD | Newton | Gibbs = "auto",
         n_init: int = 1,
-        n_models: int = 1,
+        n_models: int | None = None,
         early_stopping: float | None = None,
         unknown: str = "prior",
         engine: str | Engine = "cpu",

@@ -33,7 +33,7 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
 """The classes of settings objects that a parameter takes."""
 
 SWITCHES = ("bias", "warm_start")
-COUNTS, OPTIONAL = {"n_init": 1, "n_models": 1}, {"rank": 0, "n_terms": 1}
+COUNTS, OPTIONAL = {"n_init": 1}, {"rank": 0, "n_terms": 1, "n_models": 1}
 """Parameters that are whole numbers, and their minimum; the second ones may be None."""
 
 
@@ -157,10 +157,15 @@ def check_choices(estimator: Any, structures: Sequence[str], offers: Mapping[str
     for name, convert in PARTS.items():
         convert(getattr(estimator, name))
     solver = solver_of(estimator.solver)
-    if solver is not None and solver.samples and estimator.n_models > 1:
+    if solver is not None and solver.samples and (estimator.n_models or 1) > 1:
         raise InputError(
             f"n_models={estimator.n_models} is for point estimates, and {type(solver).__name__} averages over draws: "
             "expected n_models=1. Use several chains instead."
+        )
+    if estimator.warm_start and (estimator.n_models or 1) > 1:
+        raise InputError(
+            f"Got warm_start=True and n_models={estimator.n_models}: expected n_models=1, since a mean of models is no "
+            "start for one of them. Leave one of them out."
         )
 
 

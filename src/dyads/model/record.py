@@ -1,7 +1,7 @@
 """The trained record: what was chosen (`Parts`), what the data contain (`Known`), what was learnt (`Draw`).
 
-A `Record` has one `Parts`, one `Known` and one or more draws: one for a point estimate, several for an ensemble or a
-posterior. A `Model` combines one draw with the other two, and holds the mathematics of a single trained model.
+A `Record` has one `Parts`, one `Known` and one or more draws: one for a point estimate, several for a posterior. A
+`Model` combines one draw with the other two, and holds the mathematics of a single trained model.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ from dyads.data.features import Encoder
 from dyads.model.loss import Loss, link
 from dyads.model.objective import BlockPrior, Objective, Penalty
 from dyads.model.parameters import Blocks, Layout
-from dyads.model.structure import Structure, free_labels, is_undirected, with_reference
+from dyads.model.structure import Stereotype, Structure, free_labels, is_undirected, with_reference
 
 Array = np.ndarray[Any, Any]
 
@@ -274,7 +274,7 @@ class Population:
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """What was learnt: a point estimate, a member of an ensemble, or a posterior draw.
+    """What was learnt: a point estimate or a posterior draw.
 
     Attributes
     ----------
@@ -320,6 +320,45 @@ class Draw:
             average = population.average.astype(theta.dtype)
             populations.append(replace(population, average=average, centre=centre, precision=prior.precision))
         return replace(point, rows=populations[0], cols=populations[-1])
+
+
+def averaged(parts: Parts, known: Known, thetas: Sequence[Array]) -> tuple[Parts, Known, Array]:
+    """Return one model whose scores are the means of those of several models, by their parameters.
+
+    A sum of inner products is the inner product of longer vectors: with n models
+
+        1/n sum_m a_m . b_m = a . b,    a = (a_1, ..., a_n) / sqrt(n),    b = (b_1, ..., b_n) / sqrt(n)
+
+    so the mean has n times the rank or, for `Stereotype`, n times the terms, and the means of the biases. A penalty on
+    its blocks is the mean of their penalties.
+    """
+    if len(thetas) == 1:
+        return parts, known, thetas[0]
+    n, structure = len(thetas), parts.structure.repeated(len(thetas))
+    times = 1 if isinstance(structure, Stereotype) else n
+    wide = replace(parts, structure=structure, rank=times * parts.rank, interactions=times * parts.interactions)
+    before, after = parts.layout(known), wide.layout(known)
+    # A layout has the latent columns with side weights first, and the models' own columns before their others.
+    place = 0 if times == 1 else min(parts.rank, parts.interactions)
+
+    def flat(several: Sequence[Array]) -> Array:
+        theta = np.zeros(after.size, several[0].dtype)
+        named = [before.named(each) for each in several]
+        for name, part in after.named(theta).items():
+            values = np.array([each[name] for each in named])
+            if "factors" in name:
+                values /= np.sqrt(n)
+            if part.shape == values.shape[1:]:
+                part[:] = values.mean(axis=0)
+            else:
+                axis = next(i for i, size in enumerate(part.shape) if size != values.shape[1 + i])
+                ordered = [*values[..., :place], *values[..., place:]] if place else [*values]
+                part[:] = np.concatenate(ordered, axis=axis)
+        return theta
+
+    centre = np.zeros(before.size)
+    before.blocks(centre).shared[:] = known.shared_centre
+    return wide, replace(known, shared_centre=after.blocks(flat([centre] * n)).shared), flat(thetas)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -498,10 +537,9 @@ class Record:
     ----------
     parts : what was chosen
     known : what the training data contain
-    draws : what was learnt: one draw for a point estimate; several, whose probabilities are averaged, for an ensemble
-        or a posterior
-    best : number of the draw that stands for all where one set of weights is asked for: of a posterior the one of
-        highest density, of an ensemble the first
+    draws : what was learnt: one draw for a point estimate; several, whose probabilities are averaged, for a posterior
+    best : number of the draw that stands for all where one set of weights is asked for: the one of highest posterior
+        density
     calibrator : applied to predicted probabilities, or None
     nonconformity : (n,) sorted nonconformity scores, one minus the probability of each held-out label, for conformal
         sets of labels; or None
@@ -531,7 +569,7 @@ class Record:
 
     def n_parameters(self) -> int:
         """Return the number of learnt parameters; for a posterior, that of one draw."""
-        return self.parts.n_parameters(self.known) * (1 if self.is_posterior else len(self.draws))
+        return self.parts.n_parameters(self.known)
 
     def proba(self, scores: Array) -> Array:
         """Turn scores (n, n_labels) into probabilities, calibrated if there is a calibrator."""

@@ -53,6 +53,10 @@ class Structure(Protocol):
         """Return the names and shapes of the latent parts of a row (or node), a column and a shared block."""
         ...
 
+    def repeated(self, n: int) -> "Structure":
+        """Return the structure of n models side by side: the latent score is the sum of theirs."""
+        ...
+
     def shared_start(self, n_relations: int, values: Array | None) -> dict[str, Array]:
         """Return the initial values of the shared latent parts, (n_relations, ...) each.
 
@@ -117,6 +121,9 @@ class Bilinear(NamedTuple):
     def latent_shapes(self) -> tuple[Shapes, Shapes, Shapes]:
         return *_both_sides((free_labels(self), self.rank), self.one_set), {}
 
+    def repeated(self, n: int) -> "Bilinear":
+        return self._replace(rank=n * self.rank)
+
     def shared_start(self, n_relations: int, values: Array | None) -> dict[str, Array]:
         return {}
 
@@ -171,6 +178,9 @@ class Stereotype(NamedTuple):
 
     def latent_shapes(self) -> tuple[Shapes, Shapes, Shapes]:
         return *_both_sides((self.n_terms, self.rank), self.one_set), {"phi": (free_labels(self), self.n_terms)}
+
+    def repeated(self, n: int) -> "Stereotype":
+        return self._replace(n_terms=n * self.n_terms)
 
     def shared_start(self, n_relations: int, values: Array | None) -> dict[str, Array]:
         n = free_labels(self)
@@ -270,6 +280,9 @@ class Diagonal(NamedTuple):
     def latent_shapes(self) -> tuple[Shapes, Shapes, Shapes]:
         return *_both_sides((self.rank,), self.one_set), {"diagonal": (free_labels(self), self.rank)}
 
+    def repeated(self, n: int) -> "Diagonal":
+        return self._replace(rank=n * self.rank)
+
     def shared_start(self, n_relations: int, values: Array | None) -> dict[str, Array]:
         # Signs vary over columns, labels and relations: weights that all had the wrong sign would have to cross zero.
         signs = np.random.default_rng(FIXED_SEED).choice([-1.0, 1.0], (n_relations, free_labels(self), self.rank))
@@ -344,6 +357,9 @@ class Directed(NamedTuple):
     def latent_shapes(self) -> tuple[Shapes, Shapes, Shapes]:
         shape = (free_labels(self), self.rank)
         return {"out_factors": shape, "in_factors": shape, "node_factors": shape}, {}, {}
+
+    def repeated(self, n: int) -> "Directed":
+        return self._replace(rank=n * self.rank)
 
     def shared_start(self, n_relations: int, values: Array | None) -> dict[str, Array]:
         return {}
