@@ -86,6 +86,11 @@ def test_an_average_folds_in_and_goes_on_like_any_point_estimate():
 def test_links_are_an_average_of_twenty_by_default_and_one_if_a_solver_is_named():
     model = LFLLink(rank=2, random_state=0).fit(PAIRS, LINKED)
     assert (model.record_.parts.rank, model.converged_) == (40, True)
+    both = pd.concat([PAIRS, PAIRS.rename(columns={"a": "b", "b": "a"})] * 8)
+    directed = LFLLink(rank=2, structure="directed", random_state=0).fit(
+        both, np.tile(np.repeat([0, 1], len(PAIRS)), 8)
+    )
+    assert directed.predict_proba(PAIRS)[:, 1].mean() < 0.5, "the two orders of a pair have their own labels"
     assert LFLLink(rank=2, solver="sgd", random_state=0).fit(PAIRS, LINKED).record_.parts.rank == 2
     assert LFLClassifier(rank=2, solver="point", random_state=0).fit(X, Y).record_.parts.rank == 2
     turned = model.predict_proba(PAIRS[["b", "a"]].to_numpy())

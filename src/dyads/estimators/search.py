@@ -69,6 +69,9 @@ NEAR = 1e-3
 UNSEEN_LABEL = 20.0
 """Log-loss, -log p, of a label that is missing from the training part of a fold: p = exp(-20) = 2e-9, not zero."""
 
+RANK_ZERO_OF = {"stereotype": None, "mixture": "relational", "symmetric_mixture": "spectral"}
+"""The structures that need a rank of at least 1, and those that equal them without latent weights."""
+
 Data = tuple[dict[str, Any], Any, Array | None]
 """The columns of a table, labels and weights."""
 
@@ -144,7 +147,8 @@ def without_latent(estimator: Any) -> dict[str, Any]:
     """Parameters to set for the same model without latent weights."""
     features = None if estimator.features is None else estimator.features.replaced({"interactions": 0})
     l2 = l2_of(estimator.l2).replaced(dict.fromkeys(("latent", "row", "col", "shared")))
-    return {"rank": 0, "structure": None, "n_terms": None, "features": features, "l2": l2}
+    structure = RANK_ZERO_OF.get(estimator.structure, estimator.structure)
+    return {"rank": 0, "structure": structure, "n_terms": None, "features": features, "l2": l2}
 
 
 def solver_for(estimator: Any, data: Data) -> Any:
