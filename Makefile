@@ -50,6 +50,7 @@ bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/side.py
 	$(BIN)/python benchmarks/selection.py
 	$(BIN)/python benchmarks/defaults.py
+	$(BIN)/python benchmarks/links.py
 	$(BIN)/python benchmarks/stream.py
 
 # How intervals cover, and what too large a rank does: most of an hour.

@@ -21,6 +21,7 @@ _HOME = {
     "report": "dyads.report",
     "load": "dyads.estimators.kinds",
     "pairs_from_graph": "dyads.data.graph",
+    "pairs_from_positives": "dyads.data.graph",
     "Absolute": "dyads.model.loss",
     "SideInformation": "dyads.data.features",
     "L2": "dyads.model.objective",

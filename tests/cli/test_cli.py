@@ -326,7 +326,11 @@ BAD = {
         1,
         "users.csv has no column 'label'.*--negatives",
     ),
-    "non-links for ratings": ((*FIT, "--negatives", "all", "-o", "x.dyads"), 2, "--negatives is for --kind link"),
+    "non-links for ratings": (
+        (*FIT, "--negatives", "all", "-o", "x.dyads"),
+        2,
+        "--negatives is for links without --label",
+    ),
     "rate without a sample": (
         ("fit", "users.csv", "--kind", "link", "--negatives", "all", "--rate", 2, "-o", "x.dyads"),
         2,

@@ -183,12 +183,69 @@ def test_sampled_negatives_keep_probabilities_calibrated():
     assert not {tuple(pair) for pair in np.column_stack(list(sample.X.values()))[sample.y == 0].tolist()} & {
         tuple(pair) for pair in np.column_stack(list(every.X.values()))[every.y == 1].tolist()
     }
-    weighted = LFLLink(rank=2, l2=1.0, random_state=0).fit(sample.X, sample.y, sample.weight)
-    naive = LFLLink(rank=2, l2=1.0, random_state=0).fit(sample.X, sample.y)
+    corrected = LFLLink(rank=2, random_state=0).fit(sample.X, sample.y, population_weight=sample.weight)
+    naive = LFLLink(rank=2, random_state=0).fit(sample.X, sample.y)
     share = every.y.mean()
-    assert weighted.predict_proba(every.X)[:, 1].mean() == pytest.approx(share, rel=0.15)
+    assert corrected.predict_proba(every.X)[:, 1].mean() == pytest.approx(share, rel=0.1)
     assert naive.predict_proba(every.X)[:, 1].mean() > 1.5 * share
-    assert metrics.classwise_ece(every.y, weighted.predict_proba(every.X), [0, 1]) < 0.03
+    assert metrics.classwise_ece(every.y, corrected.predict_proba(every.X), [0, 1]) < 0.02
+    assert corrected.marginals(every.X)["all labels"].proba[0, 1] == pytest.approx(share)
+
+
+SHOPS = np.where(np.arange(60) % 3, "a", "b")
+SOLD = pd.DataFrame({"user": np.arange(60) % 12, "item": np.arange(60) * 7 % 25, "shop": SHOPS})
+
+
+@pytest.mark.filterwarnings("ignore::dyads.errors.NotConvergedWarning")
+@pytest.mark.parametrize("solver", ["lbfgs", dyads.Gibbs(sweeps=20)], ids=["point", "posterior"])
+@pytest.mark.parametrize("reference", ["auto", None, 1])
+def test_log_odds_are_corrected_by_the_rate_at_which_a_label_was_sampled(solver, reference):
+    pairs = dyads.pairs_from_positives(SOLD[["user", "item"]], rate=2.0, random_state=0)
+    settings = {"rank": 1, "solver": solver, "reference": reference, "random_state": 0}
+    odds = []
+    for weight in (None, pairs.weight):
+        model = dyads.LFLClassifier(**settings).fit(pairs.X, pairs.y, population_weight=weight)
+        proba = model.predict_proba(pairs.X)[None] if solver == "lbfgs" else model.sample_proba(pairs.X)
+        odds.append(np.log(proba[..., 1] / proba[..., 0]))
+    np.testing.assert_allclose(odds[0] - odds[1], np.log(pairs.weight.max()), rtol=1e-3)
+
+
+def test_positives_of_two_id_sets_and_of_relations_get_their_non_links():
+    held = pd.DataFrame({"user": [0, 1, 99], "item": [3, 4, 3]})
+    pairs = dyads.pairs_from_positives(SOLD[["user", "item"]], negatives="all", exclude=held)
+    cells = set(zip(*(column.tolist() for column in pairs.X.values()), strict=True))
+    positive = set(SOLD[["user", "item"]].itertuples(index=False, name=None))
+    assert len(cells) == len(pairs.y) == 12 * 25 - len({(0, 3), (1, 4)} - positive)
+    assert pairs.y.sum() == len(positive)
+    assert (pairs.weight == 1).all()
+    triples = dyads.pairs_from_positives(SOLD, rate=1.0, random_state=0)
+    assert list(triples.X) == ["user", "item", "shop"]
+    for shop in "ab":
+        of_shop = triples.X["shop"] == shop
+        assert triples.y[of_shop].sum() == (SOLD["shop"] == shop).sum() == (triples.y[of_shop] == 0).sum()
+        assert triples.weight[of_shop].sum() == pytest.approx(12 * 25)
+    model = dyads.LFLRelational(1, solver="lbfgs", random_state=0)
+    model.fit(triples.X, triples.y, population_weight=triples.weight)
+    every = dyads.pairs_from_positives(SOLD, negatives="all")
+    for shop, share in (("a", 40 / 300), ("b", 20 / 300)):
+        ask = {name: column[every.X["shop"] == shop] for name, column in every.X.items()}
+        assert model.predict_proba(ask)[:, 1].mean() == pytest.approx(share, rel=0.25)
+    nodes = dyads.pairs_from_positives([(0, 1), (1, 2)], one_set=True, negatives="all")
+    assert len(nodes.y) == 6, "no node is linked to itself"
+
+
+@pytest.mark.parametrize(
+    ("weight", "says"),
+    [
+        ([1.0, 2.0], "Got 2 values of population_weight"),
+        ([1.0, 2.0, 2.0, 0.0], "population_weight=0"),
+        ([1.0, 2.0, 3.0, 1.0], "different values of population_weight for the same label"),
+    ],
+)
+def test_weights_of_the_population_are_checked(weight, says):
+    model, pairs = dyads.LFLClassifier(0, solver="lbfgs"), [(0, 1), (1, 2), (2, 3), (0, 2)]
+    with pytest.raises(InputError, match=says):
+        model.fit(pairs, [0, 1, 1, 0], population_weight=weight)
 
 
 @pytest.mark.parametrize(

@@ -105,10 +105,10 @@ def fit(
     col_features: ColFeatures = None,
     negatives: Annotated[
         Negatives | None,
-        typer.Option(help="Non-links to add to a table of links without labels: all, or a weighted sample of them."),
+        typer.Option(help="Non-links to add to a table of links without labels: all, or a sample of them."),
     ] = None,
     rate: Annotated[
-        float | None, typer.Option(help="Non-links per link (--negatives sample) [default: 1].", show_default=False)
+        float | None, typer.Option(help="Non-links per link (--negatives sample) [default: 5].", show_default=False)
     ] = None,
     cv: Annotated[
         bool, typer.Option("--cv", help="Choose the penalty by cross-validation (--kind nominal or ordinal).")
@@ -132,9 +132,10 @@ def fit(
         raise Usage("--relation and --kind relational require each other: give both or neither.")
     if cv and kind not in ("nominal", "ordinal"):
         raise Usage(f"--cv does not support --kind {kind}: expected nominal or ordinal. Set --l2 instead.")
-    if negatives and (kind != "link" or label or weight or feature):
+    if negatives and (kind == "ordinal" or label or weight or feature or cv):
         raise Usage(
-            "--negatives is for --kind link, and for links without --label, --weight and --feature: omit these."
+            "--negatives is for links without --label, --weight and --feature, of any kind but ordinal, and without "
+            "--cv: omit these."
         )
     if rate is not None and negatives != "sample":
         raise Usage("--rate is for --negatives sample: give both or neither.")
@@ -157,9 +158,10 @@ def fit(
         model.set_params(**settings).check_params()
     except InputError as error:
         raise Usage(str(error)) from error
+    sample_weight = population_weight = None
     if negatives:
-        X, y, sample_weight = _labelled_links(data, row, col, negatives, rate, settings)
-        ids = X.column_names
+        X, y, population_weight = _labelled_links(data, row, col, relation, negatives, rate, settings, kind)
+        ids = X.column_names[:2]
     else:
         given, label = label, label or default_label()
         try:
@@ -195,7 +197,7 @@ def fit(
                     update(step.seconds, end, f"iteration {step.iteration}, objective {step.objective:,.0f}{left}")
 
                 try:
-                    model.fit(X, y, sample_weight, callback=callback, checkpoint=checkpoint)
+                    model.fit(X, y, sample_weight, None, callback, checkpoint, population_weight)
                 except KeyboardInterrupt as stopped:
                     if checkpoint is not None or not hasattr(model, "record_"):
                         raise
@@ -221,7 +223,7 @@ def fit(
         "seconds": round(time.perf_counter() - began, 2),
         **({"chosen": model.best_params_} if cv else {}),
     }
-    log_loss, pairs = _log_loss_of_fit(model, X, y, sample_weight)
+    log_loss, pairs = _log_loss_of_fit(model, X, y, population_weight if negatives else sample_weight)
     names = ("log_loss", "log_loss_on") if as_json else ("log-loss", "log-loss on")
     _show_facts(summary | dict(zip(names, (log_loss, pairs), strict=True)), as_json)
     if negatives:
@@ -645,24 +647,33 @@ def _checkpointed(path: Path | None) -> Iterator[Callable[[Any], None]]:
 
 
 def _labelled_links(
-    data: str, row: str | None, col: str | None, negatives: str, rate: float | None, settings: dict[str, Any]
+    data: str,
+    row: str | None,
+    col: str | None,
+    relation: str | None,
+    negatives: str,
+    rate: float | None,
+    settings: dict[str, Any],
+    kind: str,
 ) -> tuple[Any, Any, Any]:
-    """Read a table of links: pairs of nodes, links and non-links, their labels 1 and 0, and their weights."""
+    """Read a table of links: links and non-links, their labels 1 and 0, and the number that each stands for."""
     import pyarrow as pa
 
-    from dyads.data.graph import pairs_from_graph
+    from dyads.data.graph import pairs_from_graph, pairs_from_positives
 
-    table, ids = read_pairs(data, row, col, [])
+    table, ids = read_pairs(data, row, col, [relation])
     if "label" in table.column_names:
         raise InputError(f"{data} has a column 'label': expected links without labels. Omit --negatives.")
-    pairs = pairs_from_graph(
-        table.select(ids),
-        directed=settings.get("structure") == "directed",
-        negatives=negatives,
-        rate=1.0 if rate is None else rate,
-        random_state=settings.get("random_state"),
-    )
-    return pa.table(dict(zip(ids, pairs.X.values(), strict=True))), pa.chunked_array([pairs.y]), pairs.weight
+    names = [*ids, *([relation] if relation else [])]
+    rate, seed = 5.0 if rate is None else rate, settings.get("random_state")
+    if kind == "link":
+        directed = settings.get("structure") == "directed"
+        pairs = pairs_from_graph(
+            table.select(ids), directed=directed, negatives=negatives, rate=rate, random_state=seed
+        )
+    else:
+        pairs = pairs_from_positives(table.select(names), negatives=negatives, rate=rate, random_state=seed)
+    return pa.table(dict(zip(names, pairs.X.values(), strict=True))), pa.chunked_array([pairs.y]), pairs.weight
 
 
 def _rounded(table: Any, output: str, names: Sequence[str] = ("value",)) -> Any:

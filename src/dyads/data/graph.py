@@ -1,6 +1,7 @@
 """From graphs to labelled pairs, with all non-links or a weighted sample of them."""
 
 import numbers
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,13 +19,13 @@ MOST_PAIRS = 50_000_000
 
 
 class Pairs(NamedTuple):
-    """Labelled pairs of nodes, ready for ``LFLLink().fit(pairs.X, pairs.y, pairs.weight)``.
+    """Labelled pairs, ready for ``LFLLink().fit(pairs.X, pairs.y, population_weight=pairs.weight)``.
 
     Attributes
     ----------
-    X : dict of two (n,) columns of node ids, "source" and "target"
+    X : dict of (n,) columns of ids: "source" and "target", or those of the table of positives
     y : (n,) labels: 1 for a link and 0 for a non-link, or the entries of a dense matrix
-    weight : (n,) 1, or for a sampled non-link the number of non-links it represents
+    weight : (n,) 1, or for a sampled non-link the number of non-links it stands for
     """
 
     X: dict[str, Array]
@@ -33,7 +34,7 @@ class Pairs(NamedTuple):
 
 
 def pairs_from_graph(
-    G: Any, *, directed: bool, negatives: str = "all", rate: float = 1.0, random_state: int | None = None
+    G: Any, *, directed: bool, negatives: str = "all", rate: float = 5.0, random_state: int | None = None
 ) -> Pairs:
     """Turn a graph into labelled pairs of its nodes.
 
@@ -46,16 +47,11 @@ def pairs_from_graph(
     directed : whether (i, j) and (j, i) are different pairs
         If True, each edge of an undirected networkx graph gives both. If False, an edge in either direction is a link.
     negatives : "all" non-links, or a random "sample" of them for graphs too large to enumerate
-        Each sampled non-link has the weight n_non_links / n_sampled, so that the sample represents all non-links. The
-        weighted mean probability of a link is then right on the sample. For other pairs it is several times too high
-        where these weights are large, since they outweigh the penalty: use it to rank, or calibrate on held-out pairs.
+        Each sampled non-link has the weight n_non_links / n_sampled: pass them to `fit` as `population_weight`.
     rate : sampled non-links per link
     random_state : seed of the sample
     """
-    if negatives not in ("all", "sample"):
-        raise unknown_name("negatives", negatives, ("all", "sample"))
-    if not isinstance(rate, numbers.Real) or not 0 < rate < np.inf:
-        raise InputError(f"Got rate={rate!r}: expected a positive, finite number of non-links per link.")
+    _check_sampling(negatives, rate)
     if isinstance(G, np.ndarray) and G.ndim == 2 and (G.shape[1] != 2 or G.shape == (2, 2)):
         if negatives != "all":
             raise InputError(
@@ -65,32 +61,137 @@ def pairs_from_graph(
     nodes, source, target = _edges(G)
     if directed and hasattr(G, "is_directed") and not G.is_directed():
         source, target = np.concatenate([source, target]), np.concatenate([target, source])
-    n = len(nodes)
-    loops = bool((source == target).any())
-    if not directed:
-        source, target = np.minimum(source, target), np.maximum(source, target)
-    links = np.unique(source * n + target)
-    n_pairs = (n * n if directed else n * (n + 1) // 2) - (0 if loops else n)
-    if negatives == "sample":
-        n_sampled = min(max(1, round(rate * len(links))), n_pairs - len(links))
-        if n_pairs <= MOST_PAIRS and 2 * n_sampled > n_pairs - len(links):
-            rng = generator_of(random_state)
-            others = rng.choice(_non_links(links, n, directed, loops), n_sampled, replace=False)
-        else:
-            others = _sample(links, n, directed, loops, n_sampled, random_state)
-    elif n_pairs > MOST_PAIRS:
-        raise InputError(f"The graph has {n_pairs:,} pairs: expected at most {MOST_PAIRS:,}. Use negatives='sample'.")
-    else:
-        others = _non_links(links, n, directed, loops)
-    if not len(links) or not len(others):
-        raise InputError(
-            f"The graph has {len(links)} links and {len(others)} other pairs: expected at least one of each."
-        )
-    row, col = np.divmod(np.concatenate([links, others]), n)
-    weight = np.ones(len(row))
-    weight[len(links) :] = (n_pairs - len(links)) / len(others)
-    y = (np.arange(len(row)) < len(links)).astype(int)
+    universe = _Universe(len(nodes), len(nodes), not directed, bool((source == target).any()))
+    cells, y, weight = universe.labelled(source, target, negatives, rate, generator_of(random_state))
+    row, col = np.divmod(cells, len(nodes))
     return Pairs({"source": nodes[row], "target": nodes[col]}, y, weight)
+
+
+def pairs_from_positives(
+    X: Any,
+    *,
+    negatives: str = "sample",
+    rate: float = 5.0,
+    one_set: bool = False,
+    exclude: Any = None,
+    random_state: int | None = None,
+) -> Pairs:
+    """Turn a table of positives, such as clicks, purchases or triples, into labelled pairs: 1 for them, 0 for others.
+
+    Parameters
+    ----------
+    X : table of a column of row ids, one of column ids and, if there are several, one of relations
+        Any pair of a row and a column of the table that is not in it is a non-link; with relations, in each of them.
+    negatives : "all" non-links, or a random "sample" of them; see `pairs_from_graph`
+    rate : sampled non-links per link
+    one_set : whether rows and columns are one set of nodes; then a node is linked to itself only if some are
+    exclude : table of further pairs, default None
+        Pairs that are neither links nor non-links, such as those that are held out.
+    random_state : seed of the sample
+    """
+    _check_sampling(negatives, rate)
+    values = named_values(X)
+    if len(values) not in (2, 3):
+        raise InputError(
+            f"The table has the columns {list(values)}: expected row ids, column ids and, if any, relations."
+        )
+    columns = [read_column(column, f"column {name!r}") for name, column in values.items()]
+    if one_set:
+        nodes = Vocabulary.of(pa.concat_arrays(columns[:2]), "node")[0]
+        vocabularies = [nodes, nodes]
+    else:
+        vocabularies = [Vocabulary.of(column, "id")[0] for column in columns[:2]]
+    row, col = (ids.encode(column).astype(np.int64) for ids, column in zip(vocabularies, columns, strict=False))
+    relations, relation = Vocabulary.of(columns[2], "relation") if len(columns) > 2 else (None, np.zeros(len(row), int))
+    left_out = _encoded(exclude, [*vocabularies, *([] if relations is None else [relations])])
+    n_rows, n_cols = map(len, vocabularies)
+    universe = _Universe(n_rows, n_cols, False, not one_set or bool((row == col).any()))
+    rng, parts = generator_of(random_state), []
+    for t in range(int(relation.max(initial=-1)) + 1):
+        of_t = relation == t
+        without = left_out[0][left_out[1] == t]
+        cells, y, weight = universe.labelled(row[of_t], col[of_t], negatives, rate, rng, without)
+        parts.append((cells, np.full(len(cells), t), y, weight))
+    cells, of_relation, y, weight = (np.concatenate(part) for part in zip(*parts, strict=True))
+    codes = [*np.divmod(cells, n_cols), of_relation]
+    known = [*vocabularies, *([] if relations is None else [relations])]
+    ids = {name: to_numpy(ids.ids)[code] for name, ids, code in zip(values, known, codes, strict=False)}
+    return Pairs(ids, y, weight)
+
+
+def _encoded(exclude: Any, vocabularies: Sequence[Vocabulary]) -> tuple[Array, Array]:
+    """Cells and relations of excluded pairs whose ids are known."""
+    if exclude is None:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    values = list(named_values(exclude).values())
+    if len(values) != len(vocabularies):
+        raise InputError(f"exclude has {len(values)} columns: expected {len(vocabularies)}, as the table of positives.")
+    columns = [read_column(column, "exclude") for column in values]
+    codes = [ids.encode(column).astype(np.int64) for ids, column in zip(vocabularies, columns, strict=True)]
+    known = np.all([code >= 0 for code in codes], axis=0)
+    row, col, relation = (*(code[known] for code in codes), np.zeros(int(known.sum()), np.int64))[:3]
+    return row * len(vocabularies[1]) + col, relation
+
+
+def _check_sampling(negatives: str, rate: float) -> None:
+    if negatives not in ("all", "sample"):
+        raise unknown_name("negatives", negatives, ("all", "sample"))
+    if not isinstance(rate, numbers.Real) or not 0 < rate < np.inf:
+        raise InputError(f"Got rate={rate!r}: expected a positive, finite number of non-links per link.")
+
+
+class _Universe(NamedTuple):
+    """All pairs that could be links. A pair is a cell, row * n_cols + col.
+
+    `undirected` : whether (i, j) and (j, i) are one pair. `loops` : whether (i, i) is a pair.
+    """
+
+    n_rows: int
+    n_cols: int
+    undirected: bool
+    loops: bool
+
+    def labelled(
+        self, row: Array, col: Array, negatives: str, rate: float, rng: np.random.Generator, without: Any = ()
+    ) -> tuple[Array, Array, Array]:
+        """Cells of links and of non-links, their labels and weights; `without` : cells that are neither."""
+        if self.undirected:
+            row, col = np.minimum(row, col), np.maximum(row, col)
+        links = np.unique(row * self.n_cols + col)
+        others = np.setdiff1d(np.asarray(without, np.int64), links)
+        taken = np.union1d(links, others[self._fits(others)])
+        n_pairs = self.n_rows * self.n_cols
+        if self.undirected:
+            n_pairs = self.n_rows * (self.n_rows + 1) // 2
+        n_free = n_pairs - (0 if self.loops else self.n_rows) - len(taken)
+        if negatives == "all" and n_pairs > MOST_PAIRS:
+            raise InputError(f"There are {n_pairs:,} pairs: expected at most {MOST_PAIRS:,}. Use negatives='sample'.")
+        n_sampled = n_free if negatives == "all" else min(max(1, round(rate * len(links))), n_free)
+        if not len(links) or n_sampled < 1:
+            raise InputError(f"There are {len(links)} links and {n_free} other pairs: expected at least one of each.")
+        if n_pairs <= MOST_PAIRS and 2 * n_sampled > n_free:
+            every = np.arange(self.n_rows * self.n_cols)
+            free = np.setdiff1d(every[self._fits(every)], taken, assume_unique=True)
+            sample = free if n_sampled == n_free else rng.choice(free, n_sampled, replace=False)
+        else:
+            sample = self._sampled(taken, n_sampled, rng)
+        y = np.repeat([1, 0], [len(links), len(sample)])
+        return np.concatenate([links, sample]), y, np.where(y == 1, 1.0, n_free / len(sample))
+
+    def _fits(self, cells: Array) -> Array:
+        """Whether cells are pairs, given once (n,)."""
+        row, col = np.divmod(cells, self.n_cols)
+        fits = (row <= col) if self.undirected else np.ones(len(cells), np.bool_)
+        return np.asarray(fits if self.loops else fits & (row != col))
+
+    def _sampled(self, taken: Array, n_sampled: int, rng: np.random.Generator) -> Array:
+        """Sample distinct cells that are not taken, by rejection."""
+        sample = np.empty(0, np.int64)
+        while len(sample) < n_sampled:
+            drawn = rng.integers(0, self.n_rows * self.n_cols, 2 * (n_sampled - len(sample)) + 16)
+            drawn = drawn[self._fits(drawn)]
+            sample = np.unique(np.concatenate([sample, drawn[~np.isin(drawn, taken)]]))
+        return rng.permutation(sample)[:n_sampled]
 
 
 def _of_cells(matrix: Array, directed: bool) -> Pairs:
@@ -152,28 +253,3 @@ def _edges(G: Any) -> tuple[Array, Array, Array]:
     nodes, _ = Vocabulary.of(column, "node")
     source, target = (nodes.encode(end).astype(np.int64) for end in ends)
     return to_numpy(nodes.ids), source, target
-
-
-def _non_links(links: Array, n: int, directed: bool, loops: bool) -> Array:
-    every = np.arange(n * n)
-    row, col = np.divmod(every, n)
-    fits = (row != col) | loops if directed else (row < col) | (loops & (row == col))
-    return np.setdiff1d(every[fits], links, assume_unique=True)
-
-
-def _sample(links: Array, n: int, directed: bool, loops: bool, n_sampled: int, random_state: int | None) -> Array:
-    """Sample distinct non-links by rejection."""
-    rng = generator_of(random_state)
-    sample = np.empty(0, dtype=np.int64)
-    while len(sample) < n_sampled:
-        row, col = rng.integers(0, n, (2, 2 * (n_sampled - len(sample)) + 16))
-        if not directed:
-            row, col = np.minimum(row, col), np.maximum(row, col)
-            # Pairs of two nodes are drawn in both orders, self-links in one: reject half of the pairs of two nodes.
-            keep = (row == col) | (rng.random(len(row)) < 0.5)
-            row, col = row[keep], col[keep]
-        drawn = row * n + col
-        drawn = drawn[(row != col) | loops]
-        drawn = drawn[~np.isin(drawn, links)]
-        sample = np.unique(np.concatenate([sample, drawn]))
-    return rng.permutation(sample)[:n_sampled]

@@ -22,6 +22,7 @@ from dyads.data.observations import (
     check_undirected,
     read_more,
     read_observations,
+    read_weight,
     wanted_columns,
 )
 from dyads.data.tables import column_name, library_of
@@ -52,7 +53,7 @@ from dyads.model.loss import LOSSES, Loss
 from dyads.model.objective import L2, Objective
 from dyads.model.parameters import Layout, label_log_odds
 from dyads.model.record import Draw, Entities, Known, Model, Parts, Record, averaged
-from dyads.model.structure import STRUCTURES, Bilinear, Directed, Stereotype, build, is_undirected
+from dyads.model.structure import STRUCTURES, Bilinear, Directed, Stereotype, build, is_undirected, without_reference
 from dyads.solve import LBFGS, SGD, Gibbs, Newton
 from dyads.trained.coldstart import (
     fold_in,
@@ -142,6 +143,7 @@ class LFL(Predictor):
         seen: Any = None,
         callback: Callback | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
+        population_weight: Any = None,
     ) -> Self:
         """Fit the model to labelled dyads.
 
@@ -164,9 +166,14 @@ class LFL(Predictor):
             same model to the same data resumes from it, and the result is that of an uninterrupted fit: it keeps the
             seed it started with, whatever `random_state`. Chains with more than `sweeps` sweeps are kept as they
             are, with a warning.
+        population_weight : (n,) positive numbers, default all one
+            Number of dyads that each dyad stands for, if labels were sampled at different rates, such as non-links by
+            `dyads.pairs_from_positives`. The model is trained on the dyads as they are, and then its label bias is
+            corrected: probabilities are those of the population. All dyads of a label (and relation) have the same.
         """
         self.check_params()
         observed = self._read(X, y, sample_weight, seen)
+        population, correction = _population(observed, population_weight, sample_weight)
         parts, known = self._untrained(observed)
         objective = parts.objective(known)
         solver = self._solver_for(objective, len(observed.dyads))
@@ -197,7 +204,10 @@ class LFL(Predictor):
         best, held_out = ends[0], {}
         if self.early_stopping is not None:
             held_out = _held_out(self._recorded(parts, known, first, ends[:1], observed.dyads), *split, self._engine)
-        self.record_ = self._recorded(parts, known, first, ends, observed.dyads)
+        if correction is not None:
+            known = self._untrained(replace(observed, dyads=population))[1]
+            first, ends = _corrected(parts.layout(known), first, ends, correction)
+        self.record_ = self._recorded(parts, known, first, ends, population)
         self.columns_ = observed.columns
         self.library_ = library_of(X)
         self.n_features_in_ = len(observed.columns)
@@ -624,6 +634,47 @@ def _held_out(record: Record, kept: Dyads, held: Dyads | None, engine: Engine) -
     predicted = {"model": record.proba(scores)} | of_kept.marginals(held.codes)
     labels = np.arange(held.n_labels)
     return {name: log_loss(held.label, proba, labels, held.weight) for name, proba in predicted.items()}
+
+
+def _population(observed: Observations, population_weight: Any, sample_weight: Any) -> tuple[Dyads, Array | None]:
+    """The dyads with the weights of the population, and the correction of label biases (n_relations, n_labels).
+
+    With label y sampled at the rate pi_y, p(y | sampled) ∝ pi_y p(y): the log-odds are too high by log pi_y, and a
+    dyad stands for 1 / pi_y others. The correction is None if every dyad stands for itself.
+    """
+    dyads, given = observed.dyads, read_weight(population_weight)
+    if given is None:
+        return dyads, None
+    weight = read_weight(sample_weight)
+    if len(given) != (len(dyads) if weight is None else len(weight)):
+        raise InputError(f"Got {len(given)} values of population_weight: expected one per dyad.")
+    given = given if weight is None else given[weight > 0]
+    if not given.all():
+        raise InputError("Got population_weight=0: expected positive numbers. Leave these dyads out.")
+    correction = np.zeros((dyads.n_relations, dyads.n_labels))
+    cell = (np.zeros(len(dyads), np.intp) if dyads.relation is None else dyads.relation, dyads.label)
+    correction[cell] = np.log(given)
+    if not np.allclose(correction[cell], np.log(given)):
+        raise InputError(
+            "Got different values of population_weight for the same label: expected one for all dyads of a label (and "
+            "relation), which are a random sample of these. Use sample_weight for other weights."
+        )
+    return replace(dyads, weight=given if dyads.weight is None else given * dyads.weight), correction
+
+
+def _corrected(layout: Layout, learned: Learned, ends: list[Restart], shift: Array) -> tuple[Learned, list[Restart]]:
+    """The result of a fit with `shift` (n_relations, n_labels) added to the scores of labels."""
+    structure = layout.structure
+    if structure.reference < structure.n_labels:
+        shift = shift - shift[:, [structure.reference]]
+
+    def moved(theta: Array) -> Array:
+        theta = theta.copy()
+        layout.named(theta)["label_bias"][:] += without_reference(structure, shift)
+        return theta
+
+    draws = [replace(state, theta=moved(state.theta)) for state in learned.draws]
+    return learned._replace(draws=draws), [replace(end, theta=moved(end.theta)) for end in ends]
 
 
 def _origin(y: Any, sample_weight: Any, n: int) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class Gibbs(Setting):
         by itself, when its predictions are known well enough: after 100 to 1000 sweeps.
     chains : int, default 1
         Number of independent chains. Comparing several of them (R-hat) can reveal a multimodal posterior.
-    memory : float, default 256
+    memory : float, default 512
         Memory for the kept draws, in mebibytes. Draws are thinned to fit, and to at most 512 over all chains, but at
         least two draws per chain are kept.
     """
@@ -39,7 +39,7 @@ class Gibbs(Setting):
 
     sweeps: int | None = None
     chains: int = 1
-    memory: float = 256.0
+    memory: float = 512.0
 
     def __post_init__(self) -> None:
         self.check_count("sweeps", 1, optional=True)

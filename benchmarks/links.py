@@ -1,0 +1,85 @@
+"""Links and positives alone, from sampled non-links: `make bench`. See core.py for how it works.
+
+A tenth of all pairs is held out, links and non-links; models are trained on the other links and five sampled non-links
+for each, and judged on the held-out links and 200,000 held-out non-links, weighted to stand for all of them.
+"""
+
+import time
+
+import numpy as np
+from core import main, rounded
+from sklearn.metrics import average_precision_score
+
+from dyads import LFLClassifier, LFLLink, metrics, pairs_from_positives
+from dyads.datasets import published
+
+HELD, JUDGED = 10, 200_000
+
+
+def compared(row, col, one_set, models):
+    """Figures of models on one split; a model is a pair of how it is made and the name of its argument for weights."""
+    n_cols = int(col.max()) + 1
+    rng = np.random.default_rng(0)
+    n_pairs = (int(row.max()) + 1) * n_cols
+    is_held = rng.integers(0, HELD, n_pairs) == 0
+    if one_set:
+        is_held[np.arange(n_cols) * (n_cols + 1)] = False
+    cells = np.unique(row * n_cols + col)
+    links, held = cells[~is_held[cells]], cells[is_held[cells]]
+    others = np.setdiff1d(np.flatnonzero(is_held), held, assume_unique=True)
+    judged = rng.choice(others, min(JUDGED, len(others)), replace=False)
+
+    def table(cells):
+        return {"row": cells // n_cols, "col": cells % n_cols}
+
+    train = pairs_from_positives(table(links), one_set=one_set, exclude=table(np.flatnonzero(is_held)), random_state=0)
+    X, y = table(np.concatenate([held, judged])), np.repeat([1, 0], [len(held), len(judged)])
+    weight = np.where(y == 1, 1.0, len(others) / len(judged))
+    figures = {}
+    for name, (model, weighted) in models.items():
+        began = time.perf_counter()
+        model.fit(train.X, train.y, **{weighted: train.weight})
+        seconds, proba = time.perf_counter() - began, model.predict_proba(X)
+        figures[name] = {
+            "mean probability / share of links": np.average(proba[:, 1], weights=weight)
+            / np.average(y, weights=weight),
+            "class-wise calibration error": metrics.classwise_ece(y, proba, [0, 1], weight),
+            "log-loss": metrics.log_loss(y, proba, [0, 1], weight),
+            "AUC": metrics.auc(y, proba, [0, 1], weight),
+            "AUC-PR": float(average_precision_score(y, proba[:, 1], sample_weight=weight)),
+            "seconds": seconds,
+        }
+    return rounded({name: {key: float(value) for key, value in each.items()} for name, each in figures.items()})
+
+
+def wiki_vote():
+    """Wiki-Vote, who voted on whom, from its edge list; directed."""
+    data = published.wiki_vote()
+    linked = np.asarray(data.y) == 1
+    _, codes = np.unique(np.column_stack([np.asarray(end)[linked] for end in data.X.values()]), return_inverse=True)
+    row, col = codes.reshape(-1, 2).T
+    models = {
+        "LFLLink": (LFLLink(structure="directed", random_state=0), "population_weight"),
+        "before: weights in the loss": (
+            LFLLink(5, structure="directed", l2=6.0, n_models=1, random_state=0),
+            "sample_weight",
+        ),
+    }
+    return compared(row, col, True, models)
+
+
+def ml_100k():
+    """ML-100K, ratings of 4 or 5 as positives."""
+    data = published.movielens_100k()
+    liked = np.asarray(data.y) >= 4
+    row, col = (np.unique(np.asarray(data.X[name])[liked], return_inverse=True)[1] for name in ("user", "item"))
+    models = {
+        "LFLClassifier": (LFLClassifier(random_state=0), "population_weight"),
+        "LFLClassifier, mean of 20": (LFLClassifier(n_models=20, random_state=0), "population_weight"),
+        "before: weights in the loss": (LFLClassifier(5, l2=6.0, random_state=0), "sample_weight"),
+    }
+    return compared(row, col, False, models)
+
+
+if __name__ == "__main__":
+    main({f.__name__: f for f in (wiki_vote, ml_100k)}, __file__)
