@@ -14,6 +14,7 @@ _HOME = {
     "LFLClassifierCV": "dyads.estimators.selection",
     "LFLOrdinalCV": "dyads.estimators.selection",
     "evaluate": "dyads.estimators.selection",
+    "evaluate_ranking": "dyads.estimators.ranking",
     "calibration_by_label": "dyads.estimators.selection",
     "calibration_by_support": "dyads.estimators.selection",
     "split": "dyads.data.split",

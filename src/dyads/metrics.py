@@ -203,6 +203,22 @@ def auc(y: Any, scores: Any, classes: Any, sample_weight: Weights = None, *, ave
     return float(np.mean([sk.roc_auc_score(truth[:, i], scores[:, i], sample_weight=sample_weight) for i in both]))
 
 
+def auc_pr(y: Any, scores: Any, classes: Any, sample_weight: Weights = None) -> float:
+    """Area under the precision-recall curve (average precision): of the second of two labels, or the mean over labels.
+
+    `scores` : (n, n_labels) probabilities, or any other scores that rank dyads.
+    """
+    truth, scores = _read(y, scores, classes, any_scores=True)
+    if truth.shape[1] == 2:
+        truth, scores = truth[:, 1:], scores[:, 1:]
+    labels = [label for label in range(truth.shape[1]) if truth[:, label].any()]
+    if not labels:
+        raise InputError("Got y without the second label: the precision needs some dyads that have it.")
+    return float(
+        np.mean([sk.average_precision_score(truth[:, i], scores[:, i], sample_weight=sample_weight) for i in labels])
+    )
+
+
 def paired_difference(losses: Any, others: Any, sample_weight: Weights = None) -> tuple[float, float]:
     """Mean of d = losses - others over the same dyads, and its standard error, sqrt(sum w^2 (d - mean)^2) / sum w.
 
@@ -300,3 +316,91 @@ def effective_sample_size(draws: Any) -> Array:
     return np.asarray(
         np.where(total > 0, n_chains * n / np.maximum(time, 1 / np.log10(n_chains * n + 10)), n_chains * n)
     )
+
+
+# ------------------------------------------------------------------------------------------------------------ ranking
+#
+# `ranks` : for each row, the ranks (from 1) of its relevant columns among its candidates; infinite if never offered.
+# Each metric returns one value per row (n_rows,): take their mean. A row without relevant columns has NaN.
+
+
+def ranks_of(values: Any, relevant: Any, *, filtered: bool = False) -> Array:
+    """Ranks (n_relevant,) of relevant columns among the candidates of one row, by decreasing value.
+
+        rank = 1 + #(greater) + #(equal others) / 2
+
+    is the expected rank if ties are broken at random. With `filtered`, the other relevant columns do not count, as in
+    the literature on knowledge graphs.
+
+    `values` : (n_candidates,). `relevant` : (n_relevant,) their positions.
+    """
+    values, relevant = np.asarray(values, np.float64), np.asarray(relevant, np.intp)
+
+    def place(among: Array) -> Array:
+        ordered = np.sort(among)
+        left, right = (np.searchsorted(ordered, values[relevant], side) for side in ("left", "right"))
+        return np.asarray((len(ordered) - right) + (right - left - 1) / 2)
+
+    others: Array | float = place(values[relevant]) if filtered else 0.0
+    return np.asarray(1 + place(values) - others)
+
+
+def precision_at(ranks: Any, k: int) -> Array:
+    """Share of relevant columns among the first k."""
+    return np.asarray(_found(ranks, k) / k)
+
+
+def recall_at(ranks: Any, k: int) -> Array:
+    """Share of the relevant columns that are among the first k."""
+    return _per_relevant(_found(ranks, k), ranks)
+
+
+def hits_at(ranks: Any, k: int) -> Array:
+    """Whether any relevant column is among the first k: 1 or 0."""
+    return _per_relevant(np.minimum(_found(ranks, k), 1) * _n_relevant(ranks), ranks)
+
+
+def reciprocal_rank(ranks: Any) -> Array:
+    """1 / rank of the first relevant column."""
+    return np.array([1 / np.min(each) if len(each) else np.nan for each in ranks])
+
+
+def ndcg_at(ranks: Any, k: int) -> Array:
+    """Normalised discounted cumulative gain: sum of 1 / log2(1 + rank) over the first k, by its largest value."""
+    flat, row = _flat(ranks)
+    gain = np.bincount(row, np.where(flat <= k, 1 / np.log2(1 + flat), 0), len(ranks))
+    ideal = np.cumsum(1 / np.log2(np.arange(2, k + 2)))
+    return np.asarray(gain / np.append(np.nan, ideal)[np.minimum(_n_relevant(ranks), k)])
+
+
+def average_precision_at(ranks: Any, k: int) -> Array:
+    """Mean, over the relevant columns (k at most), of the precision at the rank of each that is among the first k."""
+    flat, row = _flat([np.sort(each) for each in ranks])
+    n = _n_relevant(ranks)
+    place = np.arange(len(flat)) - np.repeat(np.cumsum(n) - n, n) + 1
+    total = np.bincount(row, np.where(flat <= k, place / flat, 0), len(ranks))
+    return np.asarray(np.divide(total, np.minimum(n, k), out=np.full(len(n), np.nan), where=n > 0))
+
+
+def _flat(ranks: Any) -> tuple[Array, Array]:
+    """All ranks, and the row of each."""
+    n = _n_relevant(ranks)
+    return np.concatenate([np.zeros(0), *ranks]), np.repeat(np.arange(len(n)), n)
+
+
+def _n_relevant(ranks: Any) -> Array:
+    return np.array([len(each) for each in ranks], np.intp)
+
+
+def _found(ranks: Any, k: int) -> Array:
+    """Number of relevant columns among the first k; NaN for a row that has none."""
+    if k < 1:
+        raise InputError(f"Got k={k}: expected a whole number, at least 1.")
+    flat, row = _flat(ranks)
+    count = np.bincount(row[flat <= k], minlength=len(ranks)).astype(np.float64)
+    return np.where(_n_relevant(ranks) > 0, count, np.nan)
+
+
+def _per_relevant(count: Array, ranks: Any) -> Array:
+    n = _n_relevant(ranks)
+    return np.asarray(np.divide(count, n, out=np.full(len(n), np.nan), where=n > 0))

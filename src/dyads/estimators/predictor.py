@@ -385,7 +385,8 @@ class Predictor(ClassifierMixin, NestedParameters):
         n : int, default 10
             Number of columns per row.
         by : "mean", "thompson" or a label, default "mean"
-            What to rank by. "mean": the expected value of numeric or ordered labels. A label: its probability.
+            What to rank by. "mean": the expected value of numeric or ordered labels, or the probability of the second
+            of two labels that are text. A label: its probability.
             "thompson": Thompson sampling, the expected value under one random posterior draw per row, which recommends
             a column with the probability that it is the best.
         exclude : table of pairs (row id, column id), default None
@@ -504,6 +505,8 @@ class Predictor(ClassifierMixin, NestedParameters):
             return np.asarray(matches, np.float64)
         if not (isinstance(by, str) and by in ("mean", "thompson")):
             raise InputError(f"by={by!r} is not a label: expected 'mean', 'thompson' or one of {classes.tolist()}.")
+        if classes.dtype.kind not in "biuf" and not self._ordered and len(classes) == 2:
+            return np.array([0.0, 1.0])
         if classes.dtype.kind not in "biuf" and not self._ordered:
             raise InputError(f"by={by!r} needs ordered labels: expected a label to rank by, one of {classes.tolist()}.")
         if by == "thompson" and not self.record_.is_posterior:

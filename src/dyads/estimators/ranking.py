@@ -1,0 +1,125 @@
+"""Evaluation of rankings: how far up a model ranks the columns that are relevant to a row."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from dyads import metrics
+from dyads.data.codes import Codes
+from dyads.data.observations import read_pairs
+from dyads.errors import InputError, unknown_name
+from dyads.estimators.predictor import returned_table
+from dyads.model.structure import is_undirected
+
+Array = np.ndarray[Any, Any]
+
+PAIRS_AT_ONCE = 2**20
+"""Pairs that are scored at a time: more take more memory, and fewer more time."""
+
+RESAMPLES, LEVEL = 500, 0.9
+"""Bootstrap resamples of rows, and the level of the intervals."""
+
+
+def evaluate_ranking(
+    model: Any,
+    X: Any,
+    *,
+    k: int = 10,
+    by: Any = "mean",
+    exclude: Any = None,
+    side: str = "col",
+    filtered: bool = False,
+) -> Any:
+    """Evaluate how a fitted model ranks columns for rows: a tidy table of metric, value, low and high.
+
+    The candidates of a row are all columns that the model knows, without those that `exclude` pairs with it and, with
+    one id set, without itself. The relevant ones are those that X pairs with it. Ties count half; see
+    `dyads.metrics.ranks_of`. A relevant column that the model does not know is never found. Metrics are means over rows
+    (with relations, over pairs of a row and a relation), with 90% bootstrap intervals over these. Memory does not grow
+    with the number of pairs.
+
+    Parameters
+    ----------
+    model : a fitted estimator of dyads
+    X : table of relevant pairs, with the column of relations if there are several
+    k : int, default 10
+        Length of the list for precision, recall, hits, nDCG and average precision.
+    by : "mean" or a label, default "mean"
+        What to rank by, as for `recommend`.
+    exclude : table of pairs, default None
+        Pairs to leave out, such as those of the training data.
+    side : "col" (default) or "row"
+        "row" ranks rows for columns instead.
+    filtered : bool, default False
+        Whether each relevant column is ranked without the other ones, and judged by itself: then metrics are means over
+        pairs. With training triples as `exclude`, this is the filtered protocol of knowledge graphs.
+    """
+    if side not in ("col", "row"):
+        raise unknown_name("side", side, ("col", "row"))
+    ranks = [each for each in _ranks(model, X, by, exclude, side == "row", filtered) if len(each)]
+    if filtered:
+        ranks = [np.array([rank]) for each in ranks for rank in each]
+    if not ranks:
+        raise InputError("Got no relevant pairs: expected some. Pass a table of pairs that should rank high.")
+    figures = {
+        f"precision@{k}": metrics.precision_at(ranks, k),
+        f"recall@{k}": metrics.recall_at(ranks, k),
+        f"hits@{k}": metrics.hits_at(ranks, k),
+        f"nDCG@{k}": metrics.ndcg_at(ranks, k),
+        f"average precision@{k}": metrics.average_precision_at(ranks, k),
+        "MRR": metrics.reciprocal_rank(ranks),
+    }
+    rng, by_row = np.random.default_rng(0), np.column_stack(list(figures.values()))
+    means = [by_row[rng.integers(0, len(ranks), len(ranks))].mean(axis=0) for _ in range(RESAMPLES)]
+    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    columns = {"metric": list(figures), "value": by_row.mean(axis=0), "low": low, "high": high}
+    return returned_table(model, columns | {"n": np.full(len(figures), len(ranks))}, X)
+
+
+def _ranks(model: Any, X: Any, by: Any, exclude: Any, turn: bool, filtered: bool) -> Iterator[Array]:
+    """Yield the ranks of the answers of each query: a row and a relation, or, if turned, a column and a relation."""
+    record, engine, worth = model.record_, model._engine, model._worth(by)
+    n = len(record.known.rows if turn else record.known.cols)
+    relevant = _by_query(_codes(model, X), turn)
+    left_out = {} if exclude is None else _by_query(_codes(model, exclude), turn)
+    queries, step = list(relevant), max(1, PAIRS_AT_ONCE // n)
+    for start in range(0, len(queries), step):
+        some = np.array(queries[start : start + step])
+        asked, relation, offered = np.repeat(some[:, 0], n), np.repeat(some[:, 1], n), np.tile(np.arange(n), len(some))
+        codes = [offered, asked] if turn else [asked, offered]
+        codes += [] if record.known.relations is None else [relation]
+        values = (record.proba(engine.scores(record.models, codes)) @ worth).reshape(len(some), n)
+        for query, line in zip(queries[start : start + step], values, strict=True):
+            offer = np.ones(n, np.bool_)
+            without = left_out.get(query, np.zeros(0, np.intp))
+            offer[without[without >= 0]] = False
+            if record.known.one_set and query[0] >= 0:
+                offer[query[0]] = False
+            answers = relevant[query]
+            known = answers[answers >= 0]
+            places = (np.cumsum(offer) - 1)[known[offer[known]]]
+            ranks = metrics.ranks_of(line[offer], places, filtered=filtered)
+            yield np.append(ranks, np.full(int((answers < 0).sum()), np.inf))
+
+
+def _codes(model: Any, table: Any) -> list[Codes]:
+    """Codes of the ids of a table of pairs, by id column; unknown ids are negative."""
+    vocabularies = model.record_.known.vocabularies
+    columns = read_pairs(table, [vocabulary.name for vocabulary in vocabularies], model.columns_)
+    if len(columns) != len(vocabularies):
+        raise InputError(f"The table has {len(columns)} id columns: expected {len(vocabularies)}, with the relation.")
+    row, col, *rest = (vocabulary.encode(ids) for vocabulary, ids in zip(vocabularies, columns, strict=True))
+    if is_undirected(type(model.record_.parts.structure), model.record_.known.one_set):
+        row, col, rest = np.append(row, col), np.append(col, row), [np.tile(part, 2) for part in rest]
+    return [row, col, *rest]
+
+
+def _by_query(codes: list[Codes], turn: bool) -> dict[tuple[int, int], Array]:
+    """The distinct answers to each query, a row (if turned, a column) and a relation."""
+    row, col, *rest = codes
+    relation = rest[0] if rest else np.zeros(len(row), np.int64)
+    lines = np.unique(np.column_stack([col, relation, row] if turn else [row, relation, col]), axis=0)
+    changes = np.flatnonzero((np.diff(lines[:, :2], axis=0) != 0).any(axis=1)) + 1
+    parts = np.split(lines, changes) if len(lines) else []
+    return {(int(part[0, 0]), int(part[0, 1])): part[:, 2] for part in parts}
