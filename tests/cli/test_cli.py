@@ -410,7 +410,7 @@ BAD = {
     "mean of no order": (
         ("recommend", "words.dyads"),
         2,
-        r"--by mean needs ordered labels: expected a label to rank by, one of \['a', 'b'\]",
+        r"--by mean needs ordered labels: expected a label to rank by, one of \['a', 'b', 'c'\]",
     ),
     "links to describe": (
         ("describe", "unlabelled.csv"),
@@ -456,7 +456,7 @@ def test_bad_input_is_one_sentence_and_the_right_code(run, files, monkeypatch, n
     (files / "few.csv").write_text("user,age\nu1,20\n")
     train = pd.read_csv("train.csv")
     dyads.LFLClassifier(rank=0, solver="point").fit(train[["user", "item"]], train["rating"]).save("nominal.dyads")
-    words = np.where(train["rating"] > 3, "a", "b")
+    words = np.array(["a", "b", "c"])[train["rating"] % 3]
     dyads.LFLClassifier(rank=0, solver="point").fit(train[["user", "item"]], words).save("words.dyads")
     before = {path.name: path.read_bytes() for path in files.iterdir() if path.is_file()}
     arguments, expected, sentence = BAD[name]
