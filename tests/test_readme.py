@@ -17,7 +17,7 @@ def words(text):
     return NUMBER.sub("#", text).replace("]", " ]").split()
 
 
-LONG = ("solvers.md", "decisions.md", "index.md")
+LONG = ("README.md", "solvers.md", "decisions.md", "index.md")
 """Pages that take some ten seconds each: they sample, or search."""
 
 
@@ -44,6 +44,7 @@ def test_both_commands_exist():
         assert re.search(rf"^{command}:", makefile, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_readme_lead_to_a_model_predictions_and_a_report(run, tmp_path, monkeypatch):
     shell = "\n".join(re.findall(r"```sh\n(.*?)```", README, re.DOTALL))
     commands = [line.split("#")[0].split() for line in shell.splitlines() if line.startswith("dyads ")]

@@ -388,7 +388,7 @@ def test_a_fit_that_is_stopped_keeps_only_what_had_settled():
     assert alone.diagnostics_["burn_in"] > 0
     assert stopped.diagnostics_["burn_in"] == alone.diagnostics_["burn_in"]
     np.testing.assert_array_equal(stopped.predict_proba(X), alone.predict_proba(X))
-    with pytest.raises(InputError, match="a single point estimate"):
+    with pytest.raises(InputError, match="needs a point estimate"):
         alone.set_params(solver="sgd").partial_fit(X, STARS)
 
 
