@@ -18,10 +18,11 @@ HELD, JUDGED = 10, 200_000
 
 def compared(row, col, one_set, models):
     """Figures of models on one split; a model is a pair of how it is made and the name of its argument for weights."""
-    n_cols = int(col.max()) + 1
+    n_rows, n_cols = int(row.max()) + 1, int(col.max()) + 1
+    if one_set:
+        n_rows = n_cols = max(n_rows, n_cols)
     rng = np.random.default_rng(0)
-    n_pairs = (int(row.max()) + 1) * n_cols
-    is_held = rng.integers(0, HELD, n_pairs) == 0
+    is_held = rng.integers(0, HELD, n_rows * n_cols) == 0
     if one_set:
         is_held[np.arange(n_cols) * (n_cols + 1)] = False
     cells = np.unique(row * n_cols + col)
@@ -32,7 +33,14 @@ def compared(row, col, one_set, models):
     def table(cells):
         return {"row": cells // n_cols, "col": cells % n_cols}
 
-    train = pairs_from_positives(table(links), one_set=one_set, exclude=table(np.flatnonzero(is_held)), random_state=0)
+    train = pairs_from_positives(
+        table(links),
+        rows=np.arange(n_rows),
+        cols=np.arange(n_cols),
+        one_set=one_set,
+        exclude=table(np.flatnonzero(is_held)),
+        random_state=0,
+    )
     X, y = table(np.concatenate([held, judged])), np.repeat([1, 0], [len(held), len(judged)])
     weight = np.where(y == 1, 1.0, len(others) / len(judged))
     figures = {}
@@ -75,7 +83,7 @@ def ml_100k():
     row, col = (np.unique(np.asarray(data.X[name])[liked], return_inverse=True)[1] for name in ("user", "item"))
     models = {
         "LFLClassifier": (LFLClassifier(random_state=0), "population_weight"),
-        "LFLClassifier, mean of 20": (LFLClassifier(n_models=20, random_state=0), "population_weight"),
+        "posterior": (LFLClassifier(solver="gibbs", random_state=0), "population_weight"),
         "before: weights in the loss": (LFLClassifier(5, l2=6.0, random_state=0), "sample_weight"),
     }
     return compared(row, col, False, models)

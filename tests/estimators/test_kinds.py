@@ -230,6 +230,8 @@ def test_positives_of_two_id_sets_and_of_relations_get_their_non_links():
     for shop, share in (("a", 40 / 300), ("b", 20 / 300)):
         ask = {name: column[every.X["shop"] == shop] for name, column in every.X.items()}
         assert model.predict_proba(ask)[:, 1].mean() == pytest.approx(share, rel=0.25)
+    catalogue = dyads.pairs_from_positives(SOLD[["user", "item"]], cols=[3, 1000], negatives="all")
+    assert len(catalogue.y) == 12 * 26
     nodes = dyads.pairs_from_positives([(0, 1), (1, 2)], one_set=True, negatives="all")
     assert len(nodes.y) == 6, "no node is linked to itself"
 

@@ -72,6 +72,8 @@ def pairs_from_positives(
     *,
     negatives: str = "sample",
     rate: float = 5.0,
+    rows: Any = None,
+    cols: Any = None,
     one_set: bool = False,
     exclude: Any = None,
     random_state: int | None = None,
@@ -81,9 +83,10 @@ def pairs_from_positives(
     Parameters
     ----------
     X : table of a column of row ids, one of column ids and, if there are several, one of relations
-        Any pair of a row and a column of the table that is not in it is a non-link; with relations, in each of them.
+        Any pair of a row and a column that is not in it is a non-link; with relations, in each of them.
     negatives : "all" non-links, or a random "sample" of them; see `pairs_from_graph`
     rate : sampled non-links per link
+    rows, cols : further row ids and column ids, such as a catalogue, default none beside those of the table
     one_set : whether rows and columns are one set of nodes; then a node is linked to itself only if some are
     exclude : table of further pairs, default None
         Pairs that are neither links nor non-links, such as those that are held out.
@@ -96,12 +99,15 @@ def pairs_from_positives(
             f"The table has the columns {list(values)}: expected row ids, column ids and, if any, relations."
         )
     columns = [read_column(column, f"column {name!r}") for name, column in values.items()]
+    ids = [
+        column if further is None else pa.concat_arrays([column, read_column(further, "further ids").cast(column.type)])
+        for column, further in zip(columns, (rows, cols), strict=False)
+    ]
     if one_set:
-        nodes = Vocabulary.of(pa.concat_arrays(columns[:2]), "node")[0]
-        vocabularies = [nodes, nodes]
+        vocabularies = [Vocabulary.of(pa.concat_arrays(ids), "node")[0]] * 2
     else:
-        vocabularies = [Vocabulary.of(column, "id")[0] for column in columns[:2]]
-    row, col = (ids.encode(column).astype(np.int64) for ids, column in zip(vocabularies, columns, strict=False))
+        vocabularies = [Vocabulary.of(column, "id")[0] for column in ids]
+    row, col = (each.encode(column).astype(np.int64) for each, column in zip(vocabularies, columns, strict=False))
     relations, relation = Vocabulary.of(columns[2], "relation") if len(columns) > 2 else (None, np.zeros(len(row), int))
     left_out = _encoded(exclude, [*vocabularies, *([] if relations is None else [relations])])
     n_rows, n_cols = map(len, vocabularies)
@@ -115,8 +121,8 @@ def pairs_from_positives(
     cells, of_relation, y, weight = (np.concatenate(part) for part in zip(*parts, strict=True))
     codes = [*np.divmod(cells, n_cols), of_relation]
     known = [*vocabularies, *([] if relations is None else [relations])]
-    ids = {name: to_numpy(ids.ids)[code] for name, ids, code in zip(values, known, codes, strict=False)}
-    return Pairs(ids, y, weight)
+    named = {name: to_numpy(each.ids)[code] for name, each, code in zip(values, known, codes, strict=False)}
+    return Pairs(named, y, weight)
 
 
 def _encoded(exclude: Any, vocabularies: Sequence[Vocabulary]) -> tuple[Array, Array]:

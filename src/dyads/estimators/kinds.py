@@ -90,8 +90,9 @@ class LFLClassifier(_Nominal):
         Number of random restarts, of which the one with the least objective is kept.
     n_models : int, default None
         Number of point estimates, from different random starts, whose log-odds are averaged. Their mean is one model,
-        of `n_models` times the rank or, if labels share latent weights, times the terms. By default 1 or,
-        of `LFLLink`, 20. Unless a solver is named, each has few iterations. `trace_` is that of the first.
+        of `n_models` times the rank or, if labels share latent weights, times the terms. By default 1 or, of
+        `LFLLink` and of fits with `population_weight`, 20. Unless a solver is named, each has few iterations. `trace_`
+        is that of the first.
     early_stopping : float, default None
         Share of the dyads to hold out for early stopping, by default none. The fit stops when the held-out loss has not
         improved for three iterations, and keeps the best iterate. Held-out dyads are not trained on: with a good `l2`
@@ -204,7 +205,7 @@ class LFLLink(_Nominal):
     """
 
     _structures = ("symmetric", "spectral", "directed")
-    _models_by_default = 20
+    _is_for_links = True
 
 
 class LFLRelational(_Nominal):
@@ -293,7 +294,8 @@ def _check_kind(contents: Contents, kind: type[LFL], record: Record, model: LFL)
         raise contents.wrong("relation", f"as for {kind.__name__}")
     if record.parts.loss.ordered and not kind._ordered:
         raise contents.wrong("loss", f"as for {kind.__name__}")
-    if model.rank is not None and record.parts.rank not in (model.rank, model._number_of_models * model.rank):
+    # The mean of n models has n times the rank.
+    if model.rank is not None and not (record.parts.rank % model.rank == 0 if model.rank else record.parts.rank == 0):
         raise contents.wrong("about (parameters, rank)", f"{record.parts.rank}, that of one or of all models")
     if model.unknown == "mean" and record.draws[0].prediction is None:
         raise contents.wrong("0.prediction", "the mean predictions, which unknown='mean' needs")

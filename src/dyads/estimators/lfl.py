@@ -78,6 +78,9 @@ VANISHED = 1e-2
 """Root mean square below which latent weights count as zero: their products, about 1e-4, barely change log-odds."""
 
 
+MODELS_OF_LINKS = 20
+"""Default of `n_models` for links. More rank little better: the mean of 20 on the co-authors has an AUC of 0.92."""
+
 SHORT = {LBFGS: 30, SGD: 10}
 """Iterations of each of several models whose log-odds are averaged: their mean is as good as that of longer fits."""
 
@@ -176,7 +179,8 @@ class LFL(Predictor):
         population, correction = _population(observed, population_weight, sample_weight)
         parts, known = self._untrained(observed)
         objective = parts.objective(known)
-        solver = self._solver_for(objective, len(observed.dyads))
+        n_models = self._n_models(is_sampled=correction is not None)
+        solver = self._solver_for(objective, len(observed.dyads), n_models)
         if self.l2 is None and not solver.samples:
             parts = replace(parts, strengths=self._chosen_strengths(parts, X, y, sample_weight, observed))
             objective = parts.objective(known)
@@ -184,7 +188,7 @@ class LFL(Predictor):
         rng = random_state_of(self.random_state)
         ends: list[Restart] = []
         with _logged(self.verbose, callback) as monitored:
-            for _ in range(self._number_of_models):
+            for _ in range(n_models):
                 run = FitRun(
                     engine=self._engine,
                     seed=int(rng.randint(2**31 - 1)),
@@ -212,7 +216,7 @@ class LFL(Predictor):
         self.library_ = library_of(X)
         self.n_features_in_ = len(observed.columns)
         self.n_iter_ = best.n_iter
-        is_short = solver_of(self.solver) is None and self._number_of_models > 1
+        is_short = solver_of(self.solver) is None and n_models > 1
         self.converged_ = all(
             end.ended in ("tolerance", "schedule") or (is_short and end.ended == "limit") for end in ends
         )
@@ -281,25 +285,25 @@ class LFL(Predictor):
             draws = [with_mean_predictions(model, dyads, self._engine) for model in record.models]
         return replace(record, draws=tuple(draws))
 
-    def _solver_for(self, objective: Objective, n_dyads: int) -> Any:
+    def _solver_for(self, objective: Objective, n_dyads: int, n_models: int) -> Any:
         """The solver named, or the one that the data ask for."""
         solver = solver_of(self.solver)
         if solver is not None:
             return solver
-        if self._samples_by_default(objective, n_dyads):
+        if n_models == 1 and self._samples_by_default(objective, n_dyads):
             return Gibbs()
         solver = point_solver(objective, n_dyads)
-        return solver if self._number_of_models == 1 else solver.replaced({"max_iter": SHORT[type(solver)]})
+        return solver if n_models == 1 else solver.replaced({"max_iter": SHORT[type(solver)]})
 
-    _models_by_default = 1
-    """Number of point estimates whose log-odds are averaged, unless a setting asks for a single one."""
+    _is_for_links = False
+    """Whether labels are links, most of them absent: their log-odds are averaged, which ranks them better."""
 
-    @property
-    def _number_of_models(self) -> int:
+    def _n_models(self, is_sampled: bool) -> int:
+        """The number of point estimates whose log-odds are averaged; `is_sampled` : whether labels were sampled."""
         if self.n_models is not None:
             return self.n_models
-        alone = solver_of(self.solver) is not None or self.warm_start or self.rank == 0
-        return 1 if alone else self._models_by_default
+        alone = solver_of(self.solver) is not None or asks_for_point(self.solver) or self.warm_start or self.rank == 0
+        return MODELS_OF_LINKS if (self._is_for_links or is_sampled) and not alone else 1
 
     def _chosen_strengths(
         self, parts: Parts, X: Any, y: Any, sample_weight: Any, observed: Observations
@@ -321,7 +325,6 @@ class LFL(Predictor):
             or self.l2 is not None
             or self.early_stopping is not None
             or self.warm_start
-            or self._number_of_models > 1
             or features_of(self.features).training != "joint"
         )
         return not point and can_sample(objective, n_dyads)
