@@ -55,6 +55,14 @@ def coverage():
     }
 
 
+def default_coverage():
+    """The same with chains that end by themselves, as by default."""
+    return {
+        "drawn prior, default": covered(from_prior, posterior.BIAS_SPREAD, 40, chains=1, sweeps=None),
+        "standard normal blocks, default": covered(standard_normal, 1.0, 40, chains=1, sweeps=None),
+    }
+
+
 def covered(blocks_of, bias_spread, n_sets, chains, sweeps):
     """Coverage of all probabilities, and of those of a kind, over data sets."""
     jobs = (joblib.delayed(covered_in)(*each, number, chains, sweeps) for number, each in
@@ -110,4 +118,4 @@ def from_prior(n, size, rng):
 if __name__ == "__main__":
     warnings.simplefilter("ignore", UnknownIdWarning)
     warnings.simplefilter("ignore", NotConvergedWarning)
-    main({f.__name__: f for f in (ranks, point_estimates, coverage)}, __file__)
+    main({f.__name__: f for f in (ranks, point_estimates, coverage, default_coverage)}, __file__)
