@@ -118,8 +118,9 @@ def chosen_l2(estimator: Any, data: Data, dyads: Dyads) -> L2:
             # The sum of n parts has at most n times the norm of one of them, so this strength suffices for all dyads.
             strengths["l2__latent"] = top * len(dyads) / int((~held).sum())
         else:
-            latent = filter(search.is_near_best, search.candidates[n_plain:])
-            strengths["l2__latent"] = max(candidate.params["l2__latent"] for candidate in latent)
+            judged = search.candidates[n_plain:]
+            near = [each.params["l2__latent"] for each in judged if search.is_near_best(each)]
+            strengths["l2__latent"] = max(_lowest(judged), *near)
             if template.bias:
                 stronger = [factor * strengths["l2__bias"] for factor in STRONGER_BIASES]
                 search.judge([Path(strengths, "l2__bias", stronger, False)])
@@ -127,6 +128,18 @@ def chosen_l2(estimator: Any, data: Data, dyads: Dyads) -> L2:
                 near = [each.params["l2__bias"] for each in judged if search.is_near_best(each, errors=0)]
                 strengths["l2__bias"] = max([strengths["l2__bias"], *near])
     return L2(latent=strengths.get("l2__latent"), bias=strengths.get("l2__bias"))
+
+
+def _lowest(judged: Sequence["Candidate"]) -> float:
+    """The strength at which the parabola through the best candidate and its neighbours, in log strength, is lowest."""
+    points = sorted((each.params["l2__latent"], each.losses[0]) for each in judged)
+    strengths, losses = np.array(points).T
+    best = int(np.argmin(losses))
+    if not 0 < best < len(points) - 1:
+        return float(strengths[best])
+    around = slice(best - 1, best + 2)
+    square, slope, _ = np.polyfit(np.log(strengths[around]), losses[around], 2)
+    return float(f"{np.exp(-slope / (2 * square)):.3g}")
 
 
 def _whole_rows(row: Codes, rng: np.random.Generator) -> Array:
