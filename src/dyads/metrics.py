@@ -327,22 +327,25 @@ def effective_sample_size(draws: Any) -> Array:
 def ranks_of(values: Any, relevant: Any, *, filtered: bool = False) -> Array:
     """Ranks (n_relevant,) of relevant columns among the candidates of one row, by decreasing value.
 
-        rank = 1 + #(greater) + #(equal others) / 2
+    Ranks of ties are those expected if ties are broken at random: with t relevant columns among m equal ones,
 
-    is the expected rank if ties are broken at random. With `filtered`, the other relevant columns do not count, as in
-    the literature on knowledge graphs.
+        rank = #(greater) + i (m + 1) / (t + 1),    i = 1, ..., t
+
+    With `filtered`, the other relevant columns do not count, as in the literature on knowledge graphs.
 
     `values` : (n_candidates,). `relevant` : (n_relevant,) their positions.
     """
-    values, relevant = np.asarray(values, np.float64), np.asarray(relevant, np.intp)
-
-    def place(among: Array) -> Array:
-        ordered = np.sort(among)
-        left, right = (np.searchsorted(ordered, values[relevant], side) for side in ("left", "right"))
-        return np.asarray((len(ordered) - right) + (right - left - 1) / 2)
-
-    others: Array | float = place(values[relevant]) if filtered else 0.0
-    return np.asarray(1 + place(values) - others)
+    values, ordered = np.asarray(values, np.float64), np.sort(values)
+    own, group, n_tied = np.unique(values[np.asarray(relevant, np.intp)], return_inverse=True, return_counts=True)
+    left, right = (np.searchsorted(ordered, own, side) for side in ("left", "right"))
+    greater, equal = len(ordered) - right, right - left
+    if filtered:
+        greater, equal = greater - (n_tied.sum() - np.cumsum(n_tied)), equal - n_tied + 1
+        return np.asarray((greater + (equal + 1) / 2)[group])
+    by_group = np.argsort(group, kind="stable")
+    place = np.empty(len(group))
+    place[by_group] = np.arange(1, len(group) + 1) - np.repeat(np.cumsum(n_tied) - n_tied, n_tied)
+    return np.asarray(greater[group] + place * ((equal + 1) / (n_tied + 1))[group])
 
 
 def precision_at(ranks: Any, k: int) -> Array:

@@ -44,6 +44,8 @@ def test_ties_count_half_and_filtered_ranks_leave_out_the_others():
     assert metrics.ranks_of(values, [0, 3]).tolist() == [2.0, 4.0]
     assert metrics.ranks_of(values, [0, 3, 4], filtered=True).tolist() == [1.5, 2.0, 1.5]
     assert metrics.ranks_of(np.ones(9), [4]).tolist() == [5.0]
+    assert metrics.ranks_of([1.0, 1.0, 1.0, 0.0], [2, 0, 1]).tolist() == [1.0, 2.0, 3.0]
+    assert metrics.precision_at([metrics.ranks_of(np.ones(3), [0, 1, 2])], 2).tolist() == [1.0]
     assert np.isnan(metrics.recall_at([np.array([])], 3)).all()
     with pytest.raises(InputError, match="k=0"):
         metrics.precision_at([np.array([1.0])], 0)
@@ -83,6 +85,13 @@ def test_a_ranking_leaves_out_what_was_seen_and_judges_each_row():
     unknown = pd.concat([liked, pd.DataFrame({"user": ["u1"], "item": ["nowhere"]})])
     worse = dyads.evaluate_ranking(model, unknown, k=3, exclude=train).set_index("metric")
     assert worse.loc["recall@3", "value"] <= table.loc["recall@3", "value"]
+    new = pd.DataFrame({"user": ["new1", "new1", "new2"], "item": ["nowhere", "elsewhere", model.col_ids_[0]]})
+    assert dyads.evaluate_ranking(model, new)["n"].tolist() == [2] * 6, "two rows that are not known"
+    assert dyads.evaluate_ranking(model, new, k=10**6).set_index("metric").loc["recall@1000000", "value"] == 0.5
+    with pytest.raises(InputError, match="by='thompson'"):
+        dyads.evaluate_ranking(LFLOrdinal(0, solver=dyads.Gibbs(sweeps=12)).fit(X, STARS), liked, by="thompson")
+    with pytest.raises(dyads.errors.UnknownIdError):
+        dyads.evaluate_ranking(model.set_params(unknown="raise"), new)
     with pytest.raises(InputError, match="no relevant pairs"):
         dyads.evaluate_ranking(model, X[:0])
 

@@ -205,7 +205,7 @@ def fit(
         dialect = {name: value for name, value in given_dialect().get_params().items() if value is not None}
         model.trained_on_ |= {"label": label, "weight": weight, "dialect": dialect}
         if negatives:
-            model.trained_on_ |= {"negatives": str(negatives), "rate": rate}
+            model.trained_on_ |= {"negatives": str(negatives), "rate": rate if negatives == "all" else rate or 5.0}
         model.save(output)
     if interrupt is not None:
         raise KeyboardInterrupt(f"Stopped after {model.n_iter_} iterations. Wrote the model so far to {output}.")
@@ -534,14 +534,14 @@ def info(model_file: Model, as_json: Json = False) -> None:
         },
         "penalty": penalty | ({"side": record.parts.strengths["side"]} if any(features.values()) else {}),
         "seed": model.random_state,
-        **({"non-links": f"{origin['negatives']}, rate {origin['rate'] or 1:g}"} if "negatives" in origin else {}),
+        **({"non-links": _non_links(origin)} if "negatives" in origin else {}),
         **({"chosen": origin["chosen"], "held-out log-loss": model.held_out_["model"]} if "chosen" in origin else {}),
         "weights": model.n_parameters_,
         "solver": model.solver_,
         "iterations": model.n_iter_,
         "converged": model.converged_,
         "objective": model.objective_,
-        "draws" if record.is_posterior else "models": len(record.draws),
+        **({"draws": len(record.draws)} if record.is_posterior else {}),
         "calibrated": record.calibrator is not None,
         "unknown ids": model.unknown,
     }
@@ -549,6 +549,10 @@ def info(model_file: Model, as_json: Json = False) -> None:
     _show_facts(summary | ({"command": command} if as_json else {}), as_json)
     if not as_json:
         typer.echo(f"To fit it again: {command}")
+
+
+def _non_links(origin: dict[str, Any]) -> str:
+    return "all" if origin["rate"] is None else f"{origin['negatives']}, rate {origin['rate']:g}"
 
 
 def _command(model: Any, features: dict[str, int]) -> list[str]:
@@ -672,7 +676,11 @@ def _labelled_links(
             table.select(ids), directed=directed, negatives=negatives, rate=rate, random_state=seed
         )
     else:
-        pairs = pairs_from_positives(table.select(names), negatives=negatives, rate=rate, random_state=seed)
+        undirected = settings.get("structure") in ("spectral", "symmetric_mixture")
+        pairs = pairs_from_positives(
+            table.select(names), negatives=negatives, rate=rate, one_set=undirected, directed=not undirected,
+            random_state=seed,
+        )  # fmt: skip
     return pa.table(dict(zip(names, pairs.X.values(), strict=True))), pa.chunked_array([pairs.y]), pairs.weight
 
 

@@ -75,6 +75,7 @@ def pairs_from_positives(
     rows: Any = None,
     cols: Any = None,
     one_set: bool = False,
+    directed: bool = True,
     exclude: Any = None,
     random_state: int | None = None,
 ) -> Pairs:
@@ -88,6 +89,7 @@ def pairs_from_positives(
     rate : sampled non-links per link
     rows, cols : further row ids and column ids, such as a catalogue, default none beside those of the table
     one_set : whether rows and columns are one set of nodes; then a node is linked to itself only if some are
+    directed : whether (i, j) and (j, i) are different pairs, for one set of nodes
     exclude : table of further pairs, default None
         Pairs that are neither links nor non-links, such as those that are held out.
     random_state : seed of the sample
@@ -99,19 +101,21 @@ def pairs_from_positives(
             f"The table has the columns {list(values)}: expected row ids, column ids and, if any, relations."
         )
     columns = [read_column(column, f"column {name!r}") for name, column in values.items()]
+    if not len(columns[0]):
+        raise InputError("The table of positives is empty: expected at least one pair.")
     ids = [
-        column if further is None else pa.concat_arrays([column, read_column(further, "further ids").cast(column.type)])
+        column if further is None else _joined(column, read_column(further, "further ids"))
         for column, further in zip(columns, (rows, cols), strict=False)
     ]
     if one_set:
-        vocabularies = [Vocabulary.of(pa.concat_arrays(ids), "node")[0]] * 2
+        vocabularies = [Vocabulary.of(_joined(*ids), "node")[0]] * 2
     else:
         vocabularies = [Vocabulary.of(column, "id")[0] for column in ids]
     row, col = (each.encode(column).astype(np.int64) for each, column in zip(vocabularies, columns, strict=False))
     relations, relation = Vocabulary.of(columns[2], "relation") if len(columns) > 2 else (None, np.zeros(len(row), int))
     left_out = _encoded(exclude, [*vocabularies, *([] if relations is None else [relations])])
     n_rows, n_cols = map(len, vocabularies)
-    universe = _Universe(n_rows, n_cols, False, not one_set or bool((row == col).any()))
+    universe = _Universe(n_rows, n_cols, one_set and not directed, not one_set or bool((row == col).any()))
     rng, parts = generator_of(random_state), []
     for t in range(int(relation.max(initial=-1)) + 1):
         of_t = relation == t
@@ -123,6 +127,16 @@ def pairs_from_positives(
     known = [*vocabularies, *([] if relations is None else [relations])]
     named = {name: to_numpy(each.ids)[code] for name, each, code in zip(values, known, codes, strict=False)}
     return Pairs(named, y, weight)
+
+
+def _joined(first: pa.Array, second: pa.Array) -> pa.Array:
+    """The ids of two columns, which must be of one type."""
+    if first.type != second.type and len(first) and len(second):
+        raise DtypeError(
+            f"The ids are of the types {first.type} and {second.type}: expected ids of the same type. Convert one of "
+            "the columns."
+        )
+    return pa.concat_arrays([column for column in (first, second) if len(column)] or [first])
 
 
 def _encoded(exclude: Any, vocabularies: Sequence[Vocabulary]) -> tuple[Array, Array]:
@@ -164,7 +178,10 @@ class _Universe(NamedTuple):
         if self.undirected:
             row, col = np.minimum(row, col), np.maximum(row, col)
         links = np.unique(row * self.n_cols + col)
-        others = np.setdiff1d(np.asarray(without, np.int64), links)
+        left, right = np.divmod(np.asarray(without, np.int64), self.n_cols)
+        if self.undirected:
+            left, right = np.minimum(left, right), np.maximum(left, right)
+        others = np.setdiff1d(left * self.n_cols + right, links)
         taken = np.union1d(links, others[self._fits(others)])
         n_pairs = self.n_rows * self.n_cols
         if self.undirected:
@@ -250,12 +267,7 @@ def _edges(G: Any) -> tuple[Array, Array, Array]:
         column = None
     ends = [read_column(end, "the column of nodes") for end in edges]
     if column is None:
-        if ends[0].type != ends[1].type and all(map(len, ends)):
-            raise DtypeError(
-                f"The columns of the edge list hold {ends[0].type} and {ends[1].type}: expected nodes of the same "
-                "type. Convert one of them."
-            )
-        column = pa.concat_arrays(ends)
+        column = _joined(*ends)
     nodes, _ = Vocabulary.of(column, "node")
     source, target = (nodes.encode(end).astype(np.int64) for end in ends)
     return to_numpy(nodes.ids), source, target

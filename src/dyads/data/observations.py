@@ -391,16 +391,16 @@ def _read_ids(values: dict[str, Any], name: str) -> pa.Array:
     return read_column(values[name], f"column {name!r}")
 
 
-def read_weight(sample_weight: Any) -> npt.NDArray[np.float64] | None:
+def read_weight(weight: Any, name: str = "sample_weight") -> npt.NDArray[np.float64] | None:
     """Read and check weights (n,); None stays None."""
-    if sample_weight is None:
+    if weight is None:
         return None
-    column = read_column(sample_weight, "sample_weight", numbers_mix=True)
+    column = read_column(weight, name, numbers_mix=True)
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_boolean(column.type)):
-        raise InputError(f"sample_weight has type {column.type}: expected numbers. Convert it.")
-    weight = to_numpy(column).astype(np.float64)
-    if len(weight) and weight.min() < 0:
-        raise InputError(f"sample_weight has the negative value {weight.min()}: expected weights of zero or more.")
-    if not weight.any():
-        raise InputError("sample_weight is zero for every dyad: expected at least one positive weight.")
-    return weight
+        raise InputError(f"{name} has type {column.type}: expected numbers. Convert it.")
+    values = to_numpy(column).astype(np.float64)
+    if len(values) and values.min() < 0:
+        raise InputError(f"{name} has the negative value {values.min()}: expected weights of zero or more.")
+    if not values.any():
+        raise InputError(f"{name} is zero for every dyad: expected at least one positive weight.")
+    return values

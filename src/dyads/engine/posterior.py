@@ -15,7 +15,7 @@ import numpy as np
 from dyads.data.dyads import Dyads
 from dyads.engine.api import BlockUpdates, Problem
 from dyads.model.loss import link
-from dyads.model.objective import BlockPrior, Moments, draw_side_precision
+from dyads.model.objective import BlockPrior, draw_side_precision
 from dyads.model.parameters import INITIAL_SCALE, Role
 from dyads.model.streams import SweepNoise
 from dyads.model.structure import free_labels
@@ -119,14 +119,15 @@ class Posterior:
         return self.problem.loss(state.theta)
 
     def log_density(self, state: State, loss: float) -> float:
-        """Return the log posterior density of the own blocks of a state, up to a constant.
+        """Return the log posterior density of a state, up to a constant.
 
-        Given are the scales of their priors, side weights and, for a single relation, the shared block. `loss` : the
+        The means and precisions of priors are integrated out. The priors of side weights and of the shared block of a
+        single relation, which hardly differ between states, do not count, nor do blocks without labels. `loss` : the
         negative log-likelihood.
         """
-        blocks = self.layout.blocks(state.theta.astype(np.float64))
+        updates = self.problem.blocks_in_turn(state.theta.astype(np.float64))
         priors = zip(self.roles, state.priors, strict=True)
-        return sum(prior.log_density(Moments.of(blocks[role.place])) for role, prior in priors) - loss
+        return sum(prior.log_density(updates.moments(role)) for role, prior in priors) - loss
 
     def proba(self, state: State, dyads: Dyads) -> Array:
         """Return the label probabilities (n, n_labels) of other dyads with the same rows, columns and features."""

@@ -83,7 +83,8 @@ class LFLClassifier(_Nominal):
         "auto" samples the posterior, like "gibbs", if that takes about a minute at most: up to 4 * 10^8 pairs (an id
         counts as 8) times (60 + w + w min(w, 64)), with w weights of a row. Above that, and where other settings ask
         for what only a point estimate has (`l2`, a loss that is no likelihood, `early_stopping`, `warm_start`,
-        `n_models`, side weights trained apart), it is "point": L-BFGS where that takes a second or two, and SGD above.
+        `n_models`, `population_weight`, side weights trained apart), it is "point": L-BFGS where that takes a second or
+        two, and SGD above.
         "lbfgs", "sgd" and "newton" minimise the same objective. `LFLLink` and the searches by cross-validation are
         point estimates by default.
     n_init : int, default 1
@@ -91,8 +92,8 @@ class LFLClassifier(_Nominal):
     n_models : int, default None
         Number of point estimates, from different random starts, whose log-odds are averaged. Their mean is one model,
         of `n_models` times the rank or, if labels share latent weights, times the terms. By default 1 or, of
-        `LFLLink` and of fits with `population_weight`, 20. Unless a solver is named, each has few iterations. `trace_`
-        is that of the first.
+        `LFLLink` and of fits with `population_weight`, 20, unless `solver` is other than "auto". Without a solver, each
+        has few iterations. `trace_` is that of the first.
     early_stopping : float, default None
         Share of the dyads to hold out for early stopping, by default none. The fit stops when the held-out loss has not
         improved for three iterations, and keeps the best iterate. Held-out dyads are not trained on: with a good `l2`
@@ -123,7 +124,7 @@ class LFLClassifier(_Nominal):
     trace_ : dict of lists, one entry per iteration: init, iteration, objective, validation, seconds; for "gibbs", init
         is the chain, iteration the sweep, and objective the negative log-likelihood after it
     held_out_ : dict of the log-loss on the dyads that early stopping or cross-validation held out, by predictor:
-        "model" (of an ensemble the first), and the marginals of the dyads trained on, as named by `marginals`; empty
+        "model" (of several the first), and the marginals of the dyads trained on, as named by `marginals`; empty
         if none were held out
     diagnostics_ : dict, only for "gibbs": r_hat and effective_samples of monitored predictions, burn_in, acceptance,
         effective_per_second, and draws, the number kept from each chain

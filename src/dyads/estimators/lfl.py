@@ -181,12 +181,15 @@ class LFL(Predictor):
         objective = parts.objective(known)
         n_models = self._n_models(is_sampled=correction is not None)
         solver = self._solver_for(objective, len(observed.dyads), n_models)
+        if checkpoint is not None and not solver.samples:
+            raise InputError(f"checkpoint is only for Gibbs, and the solver is {type(solver).__name__}: omit it.")
         if self.l2 is None and not solver.samples:
             parts = replace(parts, strengths=self._chosen_strengths(parts, X, y, sample_weight, observed))
             objective = parts.objective(known)
         before = self.record_.best_model if self.warm_start and hasattr(self, "record_") else None
         rng = random_state_of(self.random_state)
         ends: list[Restart] = []
+        interrupted = False
         with _logged(self.verbose, callback) as monitored:
             for _ in range(n_models):
                 run = FitRun(
@@ -199,17 +202,24 @@ class LFL(Predictor):
                     start=None if before is None else self._warm_start(before, parts, known),
                     callback=monitored,
                 )
-                learned = self._learn(objective, observed.dyads, solver, run, checkpoint)
+                try:
+                    learned = self._learn(objective, observed.dyads, solver, run, checkpoint)
+                except KeyboardInterrupt:
+                    if not ends:
+                        raise
+                    interrupted = True
+                    break
                 if not ends:
                     first, split = learned, run.split(observed.dyads)
                 ends.append(learned.best)
-                if learned.interrupted or learned.best.ended == "monitor":
+                interrupted = learned.interrupted
+                if learned.stopped:
                     break
         best, held_out = ends[0], {}
         if self.early_stopping is not None:
             held_out = _held_out(self._recorded(parts, known, first, ends[:1], observed.dyads), *split, self._engine)
         if correction is not None:
-            known = self._untrained(replace(observed, dyads=population))[1]
+            known = replace(known, label_counts=LabelCounts.of(population))
             first, ends = _corrected(parts.layout(known), first, ends, correction)
         self.record_ = self._recorded(parts, known, first, ends, population)
         self.columns_ = observed.columns
@@ -240,7 +250,7 @@ class LFL(Predictor):
                 VanishedWarning,
                 stacklevel=caller_level(),
             )
-        if learned.interrupted:
+        if interrupted:
             raise KeyboardInterrupt(f"Stopped after {best.n_iter} iterations: the model is what it was then.")
         warning = next((end.warning for end in ends if end.warning is not None), None)
         if warning is not None and not is_short:
@@ -267,8 +277,6 @@ class LFL(Predictor):
                     stacklevel=caller_level(),
                 )
             return sample(objective, dyads, solver, run, checkpoint)
-        if checkpoint is not None:
-            raise InputError(f"checkpoint is only for Gibbs, and the solver is {type(solver).__name__}: omit it.")
         return train(objective, dyads, solver, run)
 
     def _recorded(self, parts: Parts, known: Known, learned: Learned, ends: list[Restart], dyads: Dyads) -> Record:
@@ -314,7 +322,11 @@ class LFL(Predictor):
         template = clone(self)
         if self._ordered and self.order is None:
             template.order = text_order(y)
-        l2 = chosen_l2(template, read_data(X, y, sample_weight), observed.dyads)
+        try:
+            l2 = chosen_l2(template, read_data(X, y, sample_weight), observed.dyads)
+        except KeyboardInterrupt:
+            # The interrupt of a candidate would speak of its own iterations.
+            raise KeyboardInterrupt from None
         return l2.strengths(self._layout(observed, parts.rank), parts.rank, parts.bias)
 
     def _samples_by_default(self, objective: Objective, n_dyads: int) -> bool:
@@ -494,7 +506,8 @@ class LFL(Predictor):
     def problem(self, X: Any, y: Any, sample_weight: Any = None) -> tuple[Problem, Array]:
         """Return the objective bound to the dyads of the fit, and the parameters theta at which the fit ended.
 
-        Pass the table and the labels of the fit again. They certify the fit: at a minimum the gradient is zero::
+        Pass the table and the labels of the fit again. They certify a single point estimate, fitted without
+        `population_weight`: at a minimum the gradient is zero::
 
             problem, theta = model.problem(X, y)
             with problem:
@@ -645,12 +658,14 @@ def _population(observed: Observations, population_weight: Any, sample_weight: A
     With label y sampled at the rate pi_y, p(y | sampled) ∝ pi_y p(y): the log-odds are too high by log pi_y, and a
     dyad stands for 1 / pi_y others. The correction is None if every dyad stands for itself.
     """
-    dyads, given = observed.dyads, read_weight(population_weight)
+    dyads, given = observed.dyads, read_weight(population_weight, "population_weight")
     if given is None:
         return dyads, None
     weight = read_weight(sample_weight)
     if len(given) != (len(dyads) if weight is None else len(weight)):
         raise InputError(f"Got {len(given)} values of population_weight: expected one per dyad.")
+    if (given == 1).all():
+        return dyads, None
     given = given if weight is None else given[weight > 0]
     if not given.all():
         raise InputError("Got population_weight=0: expected positive numbers. Leave these dyads out.")

@@ -338,7 +338,7 @@ class Predictor(ClassifierMixin, NestedParameters):
         per nonzero feature, such as "row: age" or "col: genre=Drama". Ids without labels have a part "unknown", the
         effect of averaging over the ids seen in training; without features, they also have a part for those of an
         average id. This holds under every policy for unknown ids, while `log_odds` follows the policies "mean" and
-        "nan". Averaged models and posterior draws have a part "averaging".
+        "nan". Posterior draws have a part "averaging".
         """
         record, codes, features = self._look_up(X, row_features, col_features)
         self._unknown_message([column < 0 for column in codes])
@@ -505,13 +505,13 @@ class Predictor(ClassifierMixin, NestedParameters):
             return np.asarray(matches, np.float64)
         if not (isinstance(by, str) and by in ("mean", "thompson")):
             raise InputError(f"by={by!r} is not a label: expected 'mean', 'thompson' or one of {classes.tolist()}.")
-        if classes.dtype.kind not in "biuf" and not self._ordered and len(classes) == 2:
-            return np.array([0.0, 1.0])
-        if classes.dtype.kind not in "biuf" and not self._ordered:
-            raise InputError(f"by={by!r} needs ordered labels: expected a label to rank by, one of {classes.tolist()}.")
         if by == "thompson" and not self.record_.is_posterior:
             raise InputError("by='thompson' needs posterior draws: expected a model fitted with solver='gibbs'.")
-        return numeric_values(classes)
+        if classes.dtype.kind in "biuf" or self._ordered:
+            return numeric_values(classes)
+        if len(classes) == 2:
+            return np.array([0.0, 1.0])
+        raise InputError(f"by={by!r} needs ordered labels: expected a label to rank by, one of {classes.tolist()}.")
 
     def _relation_code(self, relation: Any) -> int:
         relations = self.record_.known.relations

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from dyads import metrics
-from dyads.data.codes import Codes
+from dyads.data.codes import Codes, Vocabulary
 from dyads.data.observations import read_pairs
-from dyads.errors import InputError, unknown_name
+from dyads.errors import InputError, UnknownIdError, unknown_name
 from dyads.estimators.predictor import returned_table
 from dyads.model.structure import is_undirected
 
@@ -80,6 +81,10 @@ def evaluate_ranking(
 def _ranks(model: Any, X: Any, by: Any, exclude: Any, turn: bool, filtered: bool) -> Iterator[Array]:
     """Yield the ranks of the answers of each query: a row and a relation, or, if turned, a column and a relation."""
     record, engine, worth = model.record_, model._engine, model._worth(by)
+    if record.known.dyad_encoder is not None:
+        raise InputError("The model has features of dyads, which candidates have not: expected a model without them.")
+    if isinstance(by, str) and by == "thompson" and by not in model.classes_:
+        raise InputError("Got by='thompson': expected 'mean' or a label, since a random ranking cannot be judged.")
     n = len(record.known.rows if turn else record.known.cols)
     relevant = _by_query(_codes(model, X), turn)
     left_out = {} if exclude is None else _by_query(_codes(model, exclude), turn)
@@ -87,6 +92,7 @@ def _ranks(model: Any, X: Any, by: Any, exclude: Any, turn: bool, filtered: bool
     for start in range(0, len(queries), step):
         some = np.array(queries[start : start + step])
         asked, relation, offered = np.repeat(some[:, 0], n), np.repeat(some[:, 1], n), np.tile(np.arange(n), len(some))
+        asked = np.maximum(asked, -1)
         codes = [offered, asked] if turn else [asked, offered]
         codes += [] if record.known.relations is None else [relation]
         values = (record.proba(engine.scores(record.models, codes)) @ worth).reshape(len(some), n)
@@ -104,15 +110,27 @@ def _ranks(model: Any, X: Any, by: Any, exclude: Any, turn: bool, filtered: bool
 
 
 def _codes(model: Any, table: Any) -> list[Codes]:
-    """Codes of the ids of a table of pairs, by id column; unknown ids are negative."""
+    """Codes of the ids of a table of pairs, by id column; each unknown id has a negative code of its own."""
     vocabularies = model.record_.known.vocabularies
     columns = read_pairs(table, [vocabulary.name for vocabulary in vocabularies], model.columns_)
     if len(columns) != len(vocabularies):
         raise InputError(f"The table has {len(columns)} id columns: expected {len(vocabularies)}, with the relation.")
-    row, col, *rest = (vocabulary.encode(ids) for vocabulary, ids in zip(vocabularies, columns, strict=True))
+    row, col, *rest = (_encoded(vocabulary, ids) for vocabulary, ids in zip(vocabularies, columns, strict=True))
+    if rest and (rest[0] < 0).any():
+        raise InputError("The table has relations that the model does not know: expected those of its fit.")
+    if model.unknown == "raise" and min(row.min(initial=0), col.min(initial=0)) < 0:
+        raise UnknownIdError("The table has ids that the model does not know, and unknown='raise'. Leave them out.")
     if is_undirected(type(model.record_.parts.structure), model.record_.known.one_set):
         row, col, rest = np.append(row, col), np.append(col, row), [np.tile(part, 2) for part in rest]
     return [row, col, *rest]
+
+
+def _encoded(vocabulary: Vocabulary, ids: pa.Array) -> Codes:
+    codes = vocabulary.encode(ids).copy()
+    unknown = np.flatnonzero(codes < 0)
+    distinct = ids.take(pa.array(unknown)).dictionary_encode().indices.to_numpy(zero_copy_only=False)
+    codes[unknown] = -1 - distinct
+    return codes
 
 
 def _by_query(codes: list[Codes], turn: bool) -> dict[tuple[int, int], Array]:

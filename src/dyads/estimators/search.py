@@ -95,12 +95,16 @@ def chosen_l2(estimator: Any, data: Data, dyads: Dyads) -> L2:
     if len(dyads) < FEWEST_DYADS:
         return L2()
     rng = np.random.default_rng(0)
-    chosen = _whole_rows(dyads.row, rng)
+    # Every label is in the training part: without it, the model would be another.
+    first = np.unique(dyads.label, return_index=True)[1]
+    chosen = np.union1d(_whole_rows(dyads.row, rng), first)
     cells = np.stack([codes[chosen] for codes in dyads.codes])
     if is_undirected(*STRUCTURES[estimator._structure]):
         cells[:2] = np.sort(cells[:2], axis=0)
     _, cell = np.unique(cells, axis=1, return_inverse=True)
-    held = (rng.permutation(cell.max() + 1) % HELD_OUT == 0)[cell]
+    held = (rng.permutation(cell.max() + 1) % HELD_OUT == 0)[cell] & ~np.isin(chosen, first)
+    if not held.any():
+        return L2()
     # Dyads of weight zero are lines of the table, but none of the dyads.
     line = chosen if data[2] is None else np.flatnonzero(data[2])[chosen]
     template = clone(estimator).set_params(
@@ -138,8 +142,8 @@ def _lowest(judged: Sequence["Candidate"]) -> float:
     if not 0 < best < len(points) - 1:
         return float(strengths[best])
     around = slice(best - 1, best + 2)
-    square, slope, _ = np.polyfit(np.log(strengths[around]), losses[around], 2)
-    return float(f"{np.exp(-slope / (2 * square)):.3g}")
+    square, slope, _ = np.polyfit(np.log2(strengths[around]), losses[around], 2)
+    return float(f"{2 ** (-slope / (2 * square)):.3g}")
 
 
 def _whole_rows(row: Codes, rng: np.random.Generator) -> Array:

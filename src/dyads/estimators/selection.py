@@ -164,6 +164,8 @@ def _remedy(model: Any) -> str:
         )
     if "chosen" in model.trained_on_ or isinstance(model, _CV):
         return "Sample the posterior (--solver gibbs)."
+    if model.l2 is None:
+        return "Sample the posterior (--solver gibbs); or the ids tell nothing about the labels."
     if type(model).__name__ not in SEARCHES:
         return "Try other penalties (--l2, --l2-bias), or sample the posterior (--solver gibbs)."
     return "Choose the penalty by --cv, or sample the posterior (--solver gibbs)."

@@ -129,8 +129,14 @@ def sample(
             if number == len(chains):
                 start = run.start if number == 0 else None
                 alone = run._replace(seed=seed + number, validation_fraction=None, callback=None, start=start)
-                point = train(objective, kept, Newton(START_SWEEPS), alone).best
-                chains.append(Chain(posterior.start(point.theta, random_stream(seed, Stream.CHAIN_START, number))))
+                point = train(objective, kept, Newton(START_SWEEPS), alone)
+                if point.interrupted and number == 0:
+                    raise KeyboardInterrupt
+                if point.interrupted:
+                    interrupted = True
+                    break
+                start_stream = random_stream(seed, Stream.CHAIN_START, number)
+                chains.append(Chain(posterior.start(point.best.theta, start_stream)))
             most = solver.most_draws(chains[number].state)
             chains[number] = chains[number].thinned(most)
             watch = _Watch(posterior, held, number, began, trace, run.callback, chains[number])
@@ -145,20 +151,21 @@ def sample(
                         break
                     save()
             except KeyboardInterrupt:
-                if not chains[number].draws:
+                if not chains[0].draws:
                     raise
-                interrupted = True
+                interrupted, chains = True, [chain for chain in chains if chain.draws]
             finally:
                 # Keep the sweeps done so far if this one is interrupted.
                 save(now=True)
             if interrupted or watch.stopped_by_callback:
                 break
-    n_sweeps = sum(chain.n_sweeps for chain in chains)
-    rate = (n_sweeps - n_resumed) / n_sweeps / (time.perf_counter() - began)
-    best, draws, diagnostics = _summary(chains, interrupted or watch.stopped_by_callback, rate)
-    densities = [posterior.log_density(state, loss) for state, loss in draws]
+        n_sweeps = sum(chain.n_sweeps for chain in chains)
+        rate = (n_sweeps - n_resumed) / n_sweeps / (time.perf_counter() - began)
+        stopped = interrupted or watch.stopped_by_callback
+        best, draws, diagnostics = _summary(chains, stopped, rate)
+        densities = [posterior.log_density(state, loss) for state, loss in draws]
     states = [state for state, _ in draws]
-    return Learned(best, trace, states, int(np.argmax(densities)), diagnostics, interrupted)
+    return Learned(best, trace, states, int(np.argmax(densities)), diagnostics, interrupted, stopped)
 
 
 def _check(objective: Objective, checkpoint: str | os.PathLike[str] | None, held_out: float | None) -> None:

@@ -69,7 +69,7 @@ class Restart:
     objective : exact value at theta over the training dyads; for a sampler, mean negative log-likelihood after burn-in
     solver : name of the solver
     n_iter : number of iterations
-    ended : why the solver stopped; "monitor" is the user's callback
+    ended : why the solver stopped; "monitor" is the user's callback or Ctrl-C
     validation : mean held-out loss at theta under early stopping, else NaN
     diverged : where the objective stopped being finite and what to do, or None; theta is then the last finite state
     warning : why the result may be unreliable, as a sentence, or None
@@ -101,6 +101,7 @@ class Learned(NamedTuple):
     best_draw : number of the draw of highest posterior density
     diagnostics : mixing diagnostics of a sampler; None for a minimiser
     interrupted : whether Ctrl-C ended the fit; the rest is what it had learnt so far
+    stopped : whether the callback or Ctrl-C ended it
     """
 
     best: Restart
@@ -109,6 +110,7 @@ class Learned(NamedTuple):
     best_draw: int = 0
     diagnostics: Any = None
     interrupted: bool = False
+    stopped: bool = False
 
 
 class FitRun(NamedTuple):
@@ -185,9 +187,9 @@ def train(objective: Objective, dyads: Dyads, solver: Minimiser, run: FitRun) ->
                 try:
                     solution = solver.minimise(problem.restricted(free), first, seed, watch)
                 except KeyboardInterrupt:
-                    if watch.latest is None:
+                    if watch.latest is None and not restarts:
                         raise
-                    interrupted, solution = True, watch.latest
+                    interrupted, solution = True, watch.latest or Solution(first, 0, "monitor")
                 best = solution.theta if watch.best is None else watch.best
                 theta = best if last else np.where(_side(objective), theta, best)
                 n_iter += solution.n_iter
@@ -208,7 +210,8 @@ def train(objective: Objective, dyads: Dyads, solver: Minimiser, run: FitRun) ->
             )
             if interrupted or watch.stopped_by_callback:
                 break
-    return Learned(min(restarts, key=lambda restart: restart.sort_key), trace, interrupted=interrupted)
+    best_restart = min(restarts, key=lambda restart: restart.sort_key)
+    return Learned(best_restart, trace, interrupted=interrupted, stopped=interrupted or watch.stopped_by_callback)
 
 
 def _not_converged(solver: str, n_iter: int) -> str:
@@ -290,7 +293,7 @@ class _Watch:
         self.since = time.perf_counter()
 
     def __call__(self, iteration: int, value: float, theta: Array) -> bool:
-        validation, self.latest = math.nan, Solution(theta, iteration, "monitor")
+        validation, self.latest = math.nan, Solution(theta.copy(), iteration, "monitor")
         if self.held is not None:
             validation = self.problem.loss(theta, self.held) / self.held.total_weight
             if self.best is None or validation < self.validation:

@@ -363,10 +363,11 @@ class BlockPrior(NamedTuple):
         return np.diag(self.scale) + scatter + (MEAN_COUNT * n / (MEAN_COUNT + n)) * np.outer(centre, centre)
 
     def log_density(self, moments: Moments) -> float:
-        """Log density of blocks given the scale, up to a constant; mean and precision are integrated out."""
+        """Log density of blocks and of the scale, up to a constant; mean and precision are integrated out."""
         freedom = len(self.mean) + FREEDOM - 1
         _, log_det = np.linalg.slogdet(self._inverse_scale(moments))
-        return float(freedom * np.log(self.scale).sum() - (freedom + moments.n) * log_det) / 2
+        of_scale = np.sum(np.log(self.scale) + self.scale / (FREEDOM * SPREAD**2))
+        return float(freedom * np.log(self.scale).sum() - (freedom + moments.n) * log_det - of_scale) / 2
 
 
 def draw_scale(precision: Array, rng: np.random.Generator) -> Array:

@@ -244,7 +244,7 @@ class BothOrders(ClassifierMixin, BaseEstimator):
 class MeanOdds(ClassifierMixin, BaseEstimator):
     """Average the log-odds of several models from different random starts, or of posterior draws.
 
-    `n_models` of an estimator averages probabilities instead, which is right for the probabilities themselves. But if
+    A posterior averages probabilities instead, which is right for the probabilities themselves. But if
     they differ by orders of magnitude, as for a link between two nodes with few links, the largest dominates their
     mean, which then ranks dyads worse than the mean of log-odds.
     """
