@@ -8,7 +8,6 @@ import time
 
 import numpy as np
 from core import main, rounded
-from sklearn.metrics import average_precision_score
 
 from dyads import LFLClassifier, LFLLink, metrics, pairs_from_positives
 from dyads.datasets import published
@@ -54,7 +53,7 @@ def compared(row, col, one_set, models):
             "class-wise calibration error": metrics.classwise_ece(y, proba, [0, 1], weight),
             "log-loss": metrics.log_loss(y, proba, [0, 1], weight),
             "AUC": metrics.auc(y, proba, [0, 1], weight),
-            "AUC-PR": float(average_precision_score(y, proba[:, 1], sample_weight=weight)),
+            "AUC-PR": metrics.auc_pr(y, proba, [0, 1], weight),
             "seconds": seconds,
         }
     return rounded({name: {key: float(value) for key, value in each.items()} for name, each in figures.items()})
