@@ -194,10 +194,8 @@ def test_scikit_learn_searches_with_feature_tables_as_parameters():
 def test_a_table_at_predict_brings_new_ids_and_overrides_known_ones():
     known = USERS.iloc[:30]
     seen = X["user"].isin(known["user"]).to_numpy()
-    model = LFLClassifier(features=SideInformation(row=known, col=ITEMS), random_state=0, solver="point").fit(
-        X[seen], Y[seen]
-    )
-    all_along = LFLClassifier(features=SideInformation(row=USERS, col=ITEMS), random_state=0, solver="point").fit(
+    model = LFLClassifier(features=SideInformation(row=known, col=ITEMS), random_state=0, l2=6.0).fit(X[seen], Y[seen])
+    all_along = LFLClassifier(features=SideInformation(row=USERS, col=ITEMS), random_state=0, l2=6.0).fit(
         X[seen], Y[seen]
     )
     new = X[~seen].head(20)
