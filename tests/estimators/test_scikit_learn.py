@@ -33,8 +33,8 @@ def test_scikit_learns_checks(estimator, check):
 
 
 def expected_failures_of_a_posterior(estimator):
-    # LFLOrdinal() also fails check_classifiers_train with some seeds: it asks for an accuracy of 0.83 where every id has
-    # one label. It takes as long again, and is left out here.
+    # LFLOrdinal() also fails check_classifiers_train with some seeds: it asks for an accuracy of 0.83 where every id
+    # has one label. It takes as long again, and is left out here.
     return {
         "check_sample_weight_equivalence_on_dense_data": (
             "asks for equal probabilities, and chains of weighted and of repeated dyads are equal in distribution"
