@@ -87,7 +87,7 @@ def chosen_l2(estimator: Any, data: Data, dyads: Dyads) -> L2:
 
     First it judges strengths for biases, without latent weights; then strengths for latent weights, with the best of
     these; then stronger ones for biases. It takes the strongest whose loss is near the least; rank 0, where all latent
-    weights vanish, counts as the strongest. The search takes as long as one to five fits, or less if there are more
+    weights vanish, counts as the strongest. The search takes as long as one to six fits, or less if there are more
     than `SEARCHED_DYADS`.
 
     `dyads` : those of the table, coded.
