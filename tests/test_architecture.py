@@ -108,6 +108,7 @@ MANY_PARAMETERS = {
     ("estimators/lfl.py", "__init__"): "the constructor of the estimators",
     ("estimators/selection.py", "__init__"): "the same parameters, and those of the search",
     ("cli/models.py", "fit"): "the options of the command that are not settings",
+    ("cli/models.py", "recommend"): "the options of the command",
 }
 """Who may have more, and why."""
 

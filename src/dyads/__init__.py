@@ -9,6 +9,7 @@ _HOME = {
     "LFLClassifier": "dyads.estimators.kinds",
     "LFLOrdinal": "dyads.estimators.kinds",
     "LFLLink": "dyads.estimators.kinds",
+    "LFLLinkWalk": "dyads.estimators.kinds",
     "LFLRelational": "dyads.estimators.kinds",
     "Features": "dyads.data.features",
     "LFLClassifierCV": "dyads.estimators.selection",

@@ -41,6 +41,10 @@ class UnknownIdWarning(UserWarning):
     """Ids not seen in training were handled by the ``unknown`` policy."""
 
 
+class SeenWarning(UserWarning):
+    """A model cannot leave out the pairs it was trained on, since it does not keep them."""
+
+
 class DialectWarning(UserWarning):
     """A file was read in a way that its name does not tell, such as with another separator."""
 

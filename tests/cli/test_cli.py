@@ -125,7 +125,7 @@ def test_a_table_without_lines_keeps_the_columns_of_the_outputs(run, files, rati
         return code, err, read(f"out.{suffix}")
 
     pairs = ratings[["user", "item"]].reset_index(drop=True)
-    for command in (["predict"], ["explain"], ["recommend", "--rows"]):
+    for command in (["predict"], ["explain"], ["recommend", "--ids"], ["similar", "--ids"]):
         _, _, some = written(pairs[:3], *command)
         code, err, none = written(pairs[:0], *command)
         assert (code, err, none.num_rows) == (0, "", 0)
@@ -154,15 +154,26 @@ def test_every_other_command(run, files):
     code, out, _ = run("evaluate", "model.dyads", "test.csv", "--label", "rating", "--json")
     lines = {(line["regime"], line["predictor"]): line for line in json.loads(out)}
     assert (code, lines["all", "model"]["n"], lines["all", "labels by user"]["n"]) == (0, 150, 150)
-    assert run("recommend", "model.dyads", "--id", "u1", "-n", 3, "--exclude", "train.csv", "-o", "best.csv")[0] == 0
+    assert run("recommend", "model.dyads", "--id", "u1", "-n", 3, "-o", "best.csv")[0] == 0
     best = pd.read_csv("best.csv")
     assert list(best) == ["user", "item", "rank", "value"]
     assert list(best["rank"]) == [1, 2, 3]
     assert run("predict", "model.dyads", "best.csv", "--give", "mean", "-o", "means.csv")[0] == 0
     np.testing.assert_allclose(pd.read_csv("means.csv")["mean"], best["value"], rtol=1e-5)
     assert max(len(line.split(",")[-1]) for line in (files / "best.csv").read_text().splitlines()[1:]) <= 7
-    assert run("recommend", "model.dyads", "--rows", "users.csv", "-n", 1, "--by", 5, "-o", "all.csv")[0] == 0
+    assert run("recommend", "model.dyads", "--ids", "users.csv", "-n", 1, "--by", 5, "-o", "all.csv")[0] == 0
     assert len(pd.read_csv("all.csv")) == 32
+    for side, name in (("row", "user"), ("col", "item")):
+        asked = str(best[name][0])
+        for command in (("recommend", "--with-seen"), ("similar",)):
+            code, out, _ = run(command[0], "model.dyads", "--side", side, "--id", asked, "-n", 2, *command[1:])
+            lines = pd.read_csv(io.StringIO(out), dtype=str)
+            assert (code, lines[name].tolist()) == (0, [asked, asked])
+    code, out, _ = run("evaluate", "model.dyads", "test.csv", "--label", "rating", "--ranking", 3, "--json")
+    assert (code, [line["metric"] for line in json.loads(out)][:2]) == (0, ["precision@3", "recall@3"])
+    code, out, _ = run("evaluate", "model.dyads", "best.csv", "--ranking", 3, "--relevant", 4, "--relevant", 5)
+    assert (code, "3 relevant pairs" in out) == (0, True), "all pairs of a table without labels"
+    assert run("evaluate", "model.dyads", "test.csv", "--ranking", 3, "--relevant", 9)[0] == 2
     assert run("explain", "model.dyads", "test.csv", "-o", "why.csv", "--picture", "why.png")[0] == 0
     assert list(pd.read_csv("why.csv"))[:4] == ["dyad", "user", "item", "label"]
     assert set(pd.read_csv("why.csv")["part"]) >= {"label bias", "row bias", "column bias"}

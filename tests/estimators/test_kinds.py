@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse
 
 import dyads
-from dyads import L2, LBFGS, LFLLink, LFLOrdinal, LFLRelational, metrics, pairs_from_graph
+from dyads import L2, LBFGS, LFLClassifier, LFLLink, LFLOrdinal, LFLRelational, metrics, pairs_from_graph
 from dyads.errors import InputError, UnknownIdError, UnknownIdWarning
 from dyads.model.loss import link
 
@@ -125,11 +125,36 @@ def test_embeddings_cluster_the_camps():
     X, y, _ = two_camps(20)
     model = LFLLink(rank=2, l2=0.3, random_state=0).fit(X, y)
     vectors = model.embed([f"n{i}" for i in range(20)])
-    assert vectors.shape == (20, 2 * 20), "those of twenty models"
+    assert vectors.shape == (20, 1 + 2 * 20 + 1), "a bias, the weights of twenty models, and one for that of the column"
     likeness = np.corrcoef(vectors @ vectors.T)
     assert likeness[:10, :10].min() > likeness[:10, 10:].max()
     with pytest.raises(UnknownIdError, match="Of 1 ids, 1 were not seen"):
-        model.embed(["nobody"])
+        model.embed("nobody")
+
+
+@pytest.mark.parametrize(
+    "name", ["bilinear", "stereotype", "symmetric", "spectral", "directed", "relational", "mixture"]
+)
+@pytest.mark.parametrize("bias", [True, False])
+def test_inner_products_of_embeddings_are_log_odds(name, bias):
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"row": rng.integers(0, 9, 300), "col": rng.integers(0, 9, 300)})
+    kind = {"bilinear": LFLClassifier, "stereotype": LFLOrdinal}.get(name, LFLLink)
+    several, relation = name in ("relational", "mixture"), None
+    if several:
+        kind, relation = LFLRelational, "t"
+        X["relation"] = rng.choice(["s", "t"], 300)
+    n_labels = 3 if name in ("bilinear", "stereotype") else 2
+    y = (X["row"] * 7 + X["col"] * 3 + (X["row"] > X["col"])).to_numpy() // 4 % n_labels
+    if name in ("symmetric", "spectral"):
+        y = (X["row"] * X["col"]).to_numpy() // 4 % 2
+    model = kind(2, structure=name, bias=bias, l2=0.1, n_models=2, random_state=0).fit(X, y)
+    every = pd.DataFrame({"row": np.repeat(np.arange(9), 9), "col": np.tile(np.arange(9), 9)})
+    asked = every.assign(relation=relation) if several else every
+    for code, label in enumerate(model.classes_):
+        row, col = (model.embed(np.arange(9), side, label, relation) for side in ("row", "col"))
+        np.testing.assert_allclose((row @ col.T).ravel(), model.log_odds(asked)[:, code], atol=1e-5)
+    np.testing.assert_array_equal(model.embed([3], "col", relation=relation), col[[3]])
 
 
 # --------------------------------------------------------------------------------------------------------- graphs

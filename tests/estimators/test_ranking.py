@@ -75,7 +75,7 @@ def test_a_ranking_leaves_out_what_was_seen_and_judges_each_row():
     train, test = X[:-300], X[-300:]
     liked = test[STARS[-300:] == 3]
     model = LFLOrdinal(rank=1, solver="point", random_state=0).fit(train, STARS[:-300])
-    table = dyads.evaluate_ranking(model, liked, k=3, exclude=train).set_index("metric")
+    table = dyads.evaluate_ranking(model, liked, k=3).set_index("metric")
     fresh = liked.merge(train, how="left", indicator=True).query("_merge == 'left_only'")
     expected = by_hand(model, model.predict_mean, liked, train)
     for name, function in (("precision@3", metrics.precision_at), ("nDCG@3", metrics.ndcg_at)):
@@ -83,7 +83,9 @@ def test_a_ranking_leaves_out_what_was_seen_and_judges_each_row():
         assert table.loc[name, "low"] <= table.loc[name, "value"] <= table.loc[name, "high"]
     assert len(fresh) > 0
     unknown = pd.concat([liked, pd.DataFrame({"user": ["u1"], "item": ["nowhere"]})])
-    worse = dyads.evaluate_ranking(model, unknown, k=3, exclude=train).set_index("metric")
+    worse = dyads.evaluate_ranking(model, unknown, k=3).set_index("metric")
+    same = dyads.evaluate_ranking(model, liked, k=3, exclude=train, with_seen=True).set_index("metric")
+    assert same.equals(table), "the training pairs, given"
     assert worse.loc["recall@3", "value"] <= table.loc["recall@3", "value"]
     new = pd.DataFrame({"user": ["new1", "new1", "new2"], "item": ["nowhere", "elsewhere", model.col_ids_[0]]})
     assert dyads.evaluate_ranking(model, new)["n"].tolist() == [2] * 6, "two rows that are not known"
@@ -107,7 +109,7 @@ def test_relations_are_ranked_by_the_filtered_protocol(side):
     pairs = dyads.pairs_from_positives(train, one_set=True, random_state=0)
     model = LFLRelational(1, solver="point", random_state=0)
     model.fit(pairs.X, pairs.y, population_weight=pairs.weight)
-    table = dyads.evaluate_ranking(model, test, k=3, by=1, exclude=train, side=side, filtered=True).set_index("metric")
+    table = dyads.evaluate_ranking(model, test, k=3, by=1, side=side, filtered=True).set_index("metric")
     asked, answer = ("head", "tail") if side == "col" else ("tail", "head")
     ids = {"tail": model.col_ids_, "head": model.row_ids_}[answer]
     ranks = []

@@ -463,7 +463,7 @@ def test_arviz_reads_the_chains_and_compares_models_by_leave_one_out(tmp_path):
     loaded = dyads.load(tmp_path / "model")
     assert (loaded.to_arviz().posterior["row_bias"].values == chains.posterior["row_bias"].values).all()
     best = model.record_.best
-    np.testing.assert_array_equal(model.embed([3]), model.record_.models[best].embed(np.array([3]), "row"))
+    np.testing.assert_array_equal(model.embed([3]), model.record_.models[best].vectors(np.array([3]), "row", 0, 0))
     np.testing.assert_array_equal(loaded.embed([3]), model.embed([3]))
     assert (
         model.parts_["row_bias"].tolist()

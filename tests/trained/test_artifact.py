@@ -82,7 +82,7 @@ def test_the_file_is_a_stored_zip_with_aligned_parts_and_no_pickle(path):
         for name in names:
             assert content.index(archive.read(name)) % 64 == 0
     assert set(names) == {"manifest.json", "arrays.safetensors"}
-    assert manifest["version"] == [6, 0]
+    assert manifest["version"] == [7, 0]
     assert manifest["library"] == dyads.__version__
     assert b"numpy.core" not in content
     assert b"sklearn" not in content
@@ -159,7 +159,7 @@ def test_another_major_format_is_refused(path):
     with zipfile.ZipFile(path) as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}
     manifest = json.loads(parts["manifest.json"])
-    for version, remedy in (([6, 9], None), ([7, 0], "upgrade dyads"), ([2, 0], "fit the model again")):
+    for version, remedy in (([7, 9], None), ([8, 0], "upgrade dyads"), ([2, 0], "fit the model again")):
         parts["manifest.json"] = json.dumps(manifest | {"version": version}).encode()
         with zipfile.ZipFile(path, "w") as archive:
             for name, part in parts.items():
@@ -183,7 +183,7 @@ def test_a_file_of_the_format_before_draws_is_refused_in_one_sentence(path):
     with pytest.raises(ModelFileError) as refused:
         dyads.load(path)
     assert str(refused.value) == (
-        f"{path} has format 3.0, written by dyads 0.1.0, but this version reads format 6: fit the model again."
+        f"{path} has format 3.0, written by dyads 0.1.0, but this version reads format 7: fit the model again."
     )
 
 
@@ -317,6 +317,9 @@ FORGED = {
     "a line that starts late": (_set("row_features_indptr", 1, 2**30), "row_features_indptr"),
     "a billion draws": (lambda m, a: m.update(draws=10**9), "draws"),
     "a best draw beyond the last": (lambda m, a: m.update(best=10**9), "best"),
+    "a pair seen beyond the columns": (lambda m, a: a.update(seen_col=a["seen_col"] + 2**20), "seen_col"),
+    "pairs seen of no row": (lambda m, a: a.update(seen_start=a["seen_start"][:-1]), "seen_start"),
+    "links that are a number": (lambda m, a: m.update(only_links=1), "only_links"),
     "a rank beyond the parameters": (lambda m, a: m["structure"].update(rank=10**5), "rank|theta"),
     "NaN parameters": (_set("0.theta", 3, np.nan), "0.theta"),
     "parameters that overflow": (lambda m, a: a.update({"0.theta": 0 * a["0.theta"] + 1e99}), "0.theta"),

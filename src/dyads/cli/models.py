@@ -50,12 +50,21 @@ from dyads.data.files import DELIMITERS, Dialect, as_ids, check_columns, format_
 from dyads.data.tables import as_arrow
 from dyads.errors import InputError, UnknownIdWarning, counted
 
+LINKS = ("link", "link-walk")
+"""Values of ``--kind`` whose two columns are of one set of nodes."""
+
 LINKS_ALONE = "If the table lists links alone,"
 
 DIGITS = 6
 """Significant digits of probabilities and values in CSV and TSV; Parquet and Arrow hold all."""
 
-ESTIMATOR_OF = {"nominal": "LFLClassifier", "ordinal": "LFLOrdinal", "link": "LFLLink", "relational": "LFLRelational"}
+ESTIMATOR_OF = {
+    "nominal": "LFLClassifier",
+    "ordinal": "LFLOrdinal",
+    "link": "LFLLink",
+    "link-walk": "LFLLinkWalk",
+    "relational": "LFLRelational",
+}
 """Estimator for each value of ``--kind``."""
 
 
@@ -70,6 +79,7 @@ class Kind(StrEnum):
     nominal = "nominal"
     ordinal = "ordinal"
     link = "link"
+    link_walk = "link-walk"
     relational = "relational"
 
 
@@ -78,6 +88,13 @@ class Negatives(StrEnum):
 
     all = "all"
     sample = "sample"
+
+
+class Side(StrEnum):
+    """Side of ids."""
+
+    row = "row"
+    col = "col"
 
 
 class Given(StrEnum):
@@ -167,7 +184,7 @@ def fit(
         try:
             table, ids = read_pairs(data, row, col, [label, weight, relation, *(feature or [])])
         except InputError as error:
-            if kind == "link" and f"has no column {label!r}" in str(error):
+            if kind in LINKS and f"has no column {label!r}" in str(error):
                 raise InputError(
                     f"{error} {LINKS_ALONE} pass --negatives all or sample: a model needs non-links as well."
                 ) from error
@@ -330,14 +347,31 @@ def evaluate(
     data: Table,
     label: Label = None,
     weight: Weight = None,
+    ranking: Annotated[
+        int | None, typer.Option(min=1, help="Judge the list of so many best columns of each row instead.")
+    ] = None,
+    relevant: Annotated[
+        list[str] | None, typer.Option(help="Label of the pairs that should rank high; repeatable (--ranking).")
+    ] = None,
     row_features: RowFeatures = None,
     col_features: ColFeatures = None,
     as_json: Json = False,
 ) -> None:
-    """Evaluate a model on labelled pairs not used for training: all metrics, for known and for new ids."""
+    """Evaluate a model on labelled pairs not used for training: all metrics, for known and for new ids.
+
+    With --ranking, it judges rankings of all columns without those seen in training: how far up the pairs are whose
+    label is --relevant, by default the last label. In a table without labels, all pairs are relevant.
+    """
     from dyads.estimators import selection
 
     model = load_model(model_file)
+    if ranking is not None:
+        if weight or row_features or col_features:
+            raise Usage("--ranking does not support --weight and features: omit these.")
+        _show_ranking(model, model_file, data, label, ranking, relevant or [str(model.classes_[-1])], as_json)
+        return
+    if relevant:
+        raise Usage("--relevant is for --ranking: give both or neither.")
     X, y, sample_weight = read_labelled(model, data, label, weight)
     features = new_features(model, row_features, col_features)
     with console.bar("Evaluating"):
@@ -354,18 +388,55 @@ def evaluate(
         console.say(sentence)
 
 
+def _show_ranking(
+    model: Any, model_file: Path, data: str, label: str | None, k: int, relevant: list[str], as_json: bool
+) -> None:
+    """Show how far up the relevant pairs of a table are; see `evaluate`."""
+    from dyads.estimators.ranking import evaluate_ranking
+
+    unknown = set(relevant) - set(map(str, model.classes_))
+    if unknown:
+        raise Usage(f"--relevant {unknown.pop()} is not a label: expected one of {model.classes_.tolist()}.")
+    kept = names_of(model)
+    table = read(data, lambda names: types_of(model))
+    check_columns(data, table.column_names, [*kept, *([label] if label else [])])
+    name = label or model.trained_on_["label"] or default_label()
+    if name in table.column_names:
+        table = table.filter(np.isin(np.asarray(table[name]).astype(str), relevant))
+    with console.bar("Ranking"):
+        figures = as_arrow(evaluate_ranking(model, table.select(kept), k=k, by=_ranked_by(model, relevant)))
+    console.show(
+        figures.to_pydict(), f"{model_file.name} on {data}: {counted(table.num_rows, 'relevant pair')}", as_json
+    )
+
+
+def _ranked_by(model: Any, relevant: list[str]) -> Any:
+    """What to rank by: the only relevant label, or the mean of several."""
+    return next(name for name in model.classes_.tolist() if str(name) == relevant[0]) if len(relevant) == 1 else "mean"
+
+
+Ids = Annotated[str | None, typer.Option(help="Table of the ids to ask for [default: all of the model].")]
+Id = Annotated[list[str] | None, typer.Option(help="Id to ask for; repeatable.")]
+OfSide = Annotated[Side, typer.Option("--side", help="Whether these ids are of rows or of columns.")]
+Number = Annotated[int, typer.Option("-n", min=1, help="Number of results for each id.")]
+
+
 def recommend(
     model_file: Model,
-    rows: Annotated[str | None, typer.Option(help="Table of row ids [default: all rows of the model].")] = None,
-    id: Annotated[list[str] | None, typer.Option(help="Row id; repeatable.")] = None,
-    n: Annotated[int, typer.Option("-n", min=1, help="Number of columns per row.")] = 10,
+    ids: Ids = None,
+    id: Id = None,
+    side: OfSide = Side.row,
+    n: Number = 10,
     by: Annotated[
         str,
         typer.Option(help="Criterion: mean (expected value), thompson (posterior draw), or a label (its probability)."),
     ] = "mean",
-    exclude: Annotated[str | None, typer.Option(help="Table of pairs to exclude, such as the training pairs.")] = None,
+    exclude: Annotated[str | None, typer.Option(help="Table of further pairs to leave out.")] = None,
+    with_seen: Annotated[
+        bool, typer.Option("--with-seen", help="Recommend pairs of the training data again; they are left out else.")
+    ] = False,
     candidates: Annotated[
-        str | None, typer.Option(help="Table of column ids to choose from [default: all columns of the model].")
+        str | None, typer.Option(help="Table of ids of the other side to choose from [default: all of the model].")
     ] = None,
     relation: Annotated[str | None, typer.Option(help="Relation, for a model of several relations.")] = None,
     row_features: RowFeatures = None,
@@ -373,34 +444,31 @@ def recommend(
     output: Output = "-",
     force: Force = False,
 ) -> None:
-    """Recommend the best columns for each row: a table of the ids, under their own names, rank and value."""
+    """Recommend the best columns for each row, or the best rows for each column (--side col).
+
+    The table has the ids, under their own names, rank and value.
+    """
     from dyads.data.files import open_writer
 
-    inputs = (model_file, rows, exclude, candidates, row_features, col_features)
+    inputs = (model_file, ids, exclude, candidates, row_features, col_features)
     console.check_table_output(output, force, inputs)
     model = load_model(model_file)
     vocabularies = model.record_.known.vocabularies
-    if rows is not None and id:
-        raise Usage("--rows and --id cannot be combined: give only one of them.")
     if (relation is not None) != (len(vocabularies) > 2):
         raise Usage("--relation is required for a model of several relations, and not allowed for any other.")
-    relations = vocabularies[-1]
-    row_ids = (
-        as_ids(id, vocabularies[0].ids.type, vocabularies[0].name)
-        if id
-        else read_ids(rows, vocabularies[0])
-        if rows
-        else model.row_ids_
-    )
+    relations, others = vocabularies[-1], vocabularies[side == "row"]
+    asked = _asked(vocabularies[side == "col"], ids, id)
     labels = {str(name): name for name in model.classes_.tolist()}
     with console.warned(), console.bar("Ranking"):
         try:
             ranked = model.recommend(
-                row_ids,
+                None if side == "col" else asked,
                 n,
                 labels.get(by, by),
+                cols=asked if side == "col" else None,
+                with_seen=with_seen,
                 exclude=None if exclude is None else read_excluded(exclude, model),
-                candidates=None if candidates is None else read_ids(candidates, vocabularies[1]),
+                candidates=None if candidates is None else read_ids(candidates, others),
                 relation=None
                 if relation is None
                 else as_ids([relation], relations.ids.type, relations.name)[0].as_py(),
@@ -413,6 +481,36 @@ def recommend(
     ranking = as_arrow(ranked)
     with open_writer(output, ranking.column_names) as write:
         write(_rounded(ranking, output))
+
+
+def similar(
+    model_file: Model,
+    ids: Ids = None,
+    id: Id = None,
+    side: OfSide = Side.row,
+    n: Number = 10,
+    output: Output = "-",
+    force: Force = False,
+) -> None:
+    """Find the rows (or columns) with the most similar predictions: a table of ids, similar ids, rank and value."""
+    from dyads.data.files import open_writer
+
+    console.check_table_output(output, force, (model_file, ids))
+    model = load_model(model_file)
+    asked = _asked(model.record_.known.vocabularies[side == "col"], ids, id)
+    with console.warned(), console.bar("Comparing"):
+        ranking = as_arrow(model.similar(asked, n, str(side)))
+    with open_writer(output, ranking.column_names) as write:
+        write(_rounded(ranking, output))
+
+
+def _asked(vocabulary: Any, ids: str | None, id: list[str] | None) -> Any:
+    """The ids of a table, those named, or all that the model knows."""
+    if ids is not None and id:
+        raise Usage("--ids and --id cannot be combined: give only one of them.")
+    if id:
+        return as_ids(id, vocabulary.ids.type, vocabulary.name)
+    return vocabulary.ids if ids is None else read_ids(ids, vocabulary)
 
 
 def explain(
@@ -624,7 +722,7 @@ def describe(
 def register(app: typer.Typer) -> None:
     """Register the commands of this module."""
     app.command(cls=SettingsCommand)(console.guarded()(fit))
-    for command in (predict, evaluate, recommend, explain, fold_in, calibrate, describe):
+    for command in (predict, evaluate, recommend, similar, explain, fold_in, calibrate, describe):
         app.command(command.__name__.replace("_", "-"), cls=TableCommand)(console.guarded()(command))
     app.command()(console.guarded()(info))
 
@@ -670,7 +768,7 @@ def _labelled_links(
         raise InputError(f"{data} has a column 'label': expected links without labels. Omit --negatives.")
     names = [*ids, *([relation] if relation else [])]
     rate, seed = 5.0 if rate is None else rate, settings.get("random_state")
-    if kind == "link":
+    if kind in LINKS:
         directed = settings.get("structure") == "directed"
         pairs = pairs_from_graph(
             table.select(ids), directed=directed, negatives=negatives, rate=rate, random_state=seed

@@ -155,6 +155,50 @@ class Grouped:
         return cls(start, np.argsort(owner, kind="stable"))
 
 
+@dataclass(frozen=True)
+class Seen:
+    """The pairs that a model was trained on, by row: those that it does not recommend again.
+
+    Attributes
+    ----------
+    start : (m + 1,) int64; the pairs of row r are at start[r]:start[r + 1], and rows from m on have none
+    col : (n,) codes of columns
+    relation : (n,) codes of relations, or None if there is one
+    """
+
+    start: npt.NDArray[np.int64]
+    col: Codes
+    relation: Codes | None = None
+
+    @classmethod
+    def of(cls, row: Codes, col: Codes, relation: Codes | None) -> "Seen":
+        by_row = Grouped.by(row, int(row.max(initial=-1)) + 1)
+        return cls(by_row.start, col[by_row.order], None if relation is None else relation[by_row.order])
+
+    def __len__(self) -> int:
+        return len(self.col)
+
+    @property
+    def row(self) -> Codes:
+        """Codes of the rows (n,)."""
+        return np.repeat(np.arange(len(self.start) - 1, dtype=self.col.dtype), np.diff(self.start))
+
+    def pairs(self, relation: int) -> tuple[Codes, Codes]:
+        """Codes of the rows and columns of the pairs of one relation."""
+        row, col = self.row, self.col
+        if self.relation is None:
+            return row, col
+        of_relation = self.relation == relation
+        return row[of_relation], col[of_relation]
+
+    def joined(self, more: "Seen") -> "Seen":
+        """Return these pairs and further ones."""
+        relation = None
+        if self.relation is not None and more.relation is not None:
+            relation = np.append(self.relation, more.relation)
+        return Seen.of(np.append(self.row, more.row), np.append(self.col, more.col), relation)
+
+
 class Counts(NamedTuple):
     """Summed weights of the dyads of each row, column and relation.
 

@@ -173,7 +173,9 @@ class Query(NamedTuple):
     n : number of columns to return for each row
     values : (n_labels,) value of each label
     relation : code of the relation
-    excluded : (start, place); row i excludes the candidates at the indices place[start[i]:start[i + 1]] of `cols`
+    excluded : (start, place); row r excludes the candidates at the indices place[start[r]:start[r + 1]] of `cols`
+    turned : whether rows and columns change places: the best rows of some columns are searched for
+    offset : (n_rows, n_cols, n_labels) numbers to add to the scores, or None
     """
 
     rows: Array
@@ -182,6 +184,8 @@ class Query(NamedTuple):
     values: Array
     relation: int
     excluded: tuple[Array, Array]
+    turned: bool = False
+    offset: Array | None = None
 
 
 class Engine(Protocol):

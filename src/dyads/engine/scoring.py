@@ -20,7 +20,7 @@ from dyads.metrics import log_proba
 from dyads.model.loss import expected, log_mean, proba
 from dyads.model.parameters import Blocks, Role
 from dyads.model.record import Model
-from dyads.model.structure import Structure, base_row, label_weights, partner_row, score
+from dyads.model.structure import Structure, base_row, label_weights, partner_row, score, turned_entries
 
 Array = np.ndarray[Any, Any]
 
@@ -84,6 +84,12 @@ class New(NamedTuple):
         row_shift, col_shift = (np.ascontiguousarray(population.partner_shift) for population in model.populations)
         unknown = model.unknown.row[0], model.unknown.col[0]
         return cls(*model.new, *unknown, row_spread, col_spread, row_shift, col_shift)
+
+    def turned(self, entries: Array) -> "New":
+        """Return the bundle with rows and columns exchanged; `entries` as in `turned_entries`."""
+        row, col = (np.ascontiguousarray(spread[:, entries]) for spread in (self.col_spread, self.row_spread))
+        unknown = self.unknown_col[entries], self.unknown_row[entries]
+        return New(self.col, self.row, *unknown, row, col, self.col_shift, self.row_shift)
 
     @classmethod
     def none(cls, blocks: Blocks, n_labels: int) -> "New":
@@ -209,6 +215,7 @@ class Candidates(NamedTuple):
     values : (n_labels,) value of each label
     relation : code of the relation
     groups : groups of the block of a row
+    offset : (n_rows, n_cols, n_labels) numbers to add to the scores; or empty
     E : (n_labels, n_groups) label weights of the groups
     v : (row size, ROOM) factor v_k of each entry of the block of a row
     base : (n_labels, ROOM) scores with a block of zeros
@@ -219,18 +226,21 @@ class Candidates(NamedTuple):
     values: Any
     relation: int
     groups: Groups
+    offset: Any
     E: Any
     v: Any
     base: Any
     mean: Any
 
     @classmethod
-    def of(cls, query: Query, structure: Structure, blocks: Blocks) -> "Candidates":
+    def of(cls, query: Query, lines: slice, structure: Structure, blocks: Blocks) -> "Candidates":
+        """Return the candidates for some lines of the query."""
         size, n_labels = blocks.row.shape[1], structure.n_labels
         groups = Groups.of(structure, Role.ROW, size, blocks.shared.shape[1])
         cols, values = np.ascontiguousarray(query.cols, np.int64), np.ascontiguousarray(query.values, np.float64)
         tiles = np.empty((size, ROOM)), np.empty((n_labels, ROOM)), np.empty(ROOM)
-        return cls(cols, values, query.relation, groups, np.empty((n_labels, len(groups.own))), *tiles)
+        offset = np.empty((0, 0, n_labels)) if query.offset is None else query.offset[lines]
+        return cls(cols, values, query.relation, groups, offset, np.empty((n_labels, len(groups.own))), *tiles)
 
 
 @kernel
@@ -240,6 +250,7 @@ def value_pass(structure, blocks, rows, candidates, new, work, out):  # type: ig
     Probabilities of new entities are averaged over draws.
     """
     cols, values, v, base, mean = candidates.cols, candidates.values, candidates.v, candidates.base, candidates.mean
+    offset, has_offset = candidates.offset, candidates.offset.shape[0] > 0
     h = blocks.shared[candidates.relation]
     label_weights(structure, h, candidates.E)
     for first in range(0, cols.size, TILE):
@@ -255,12 +266,17 @@ def value_pass(structure, blocks, rows, candidates, new, work, out):  # type: ig
             x = blocks.row[r] if r >= 0 else new.unknown_row
             vary(x, False, x, work.a)
             add_scores(n, candidates.groups, candidates.E, work.a, v, base, work.share, work.s)
+            if has_offset:
+                for j in range(n):
+                    for y in range(values.size):
+                        work.s[y, j] += offset[i, first + j, y]
             proba_tile(n, work.s, work.p, work.largest, work.share)
             expected_tile(n, values, work.p, mean)
             for j in range(n):
                 c = cols[first + j]
                 if new.row[r] or new.col[c]:
-                    add_draws(structure, x, blocks.col[c], h, r, c, new, work.offset, work)
+                    more = offset[i, first + j] if has_offset else work.offset
+                    add_draws(structure, x, blocks.col[c], h, r, c, new, more, work)
                     expected(1, values, work.total, mean[j : j + 1])
                     mean[j] /= new.row_spread.shape[0]
                 out[i, first + j] += mean[j]
@@ -340,21 +356,33 @@ def block_scores(structure: Structure, blocks: Blocks, codes: Sequence[Codes], o
     return out
 
 
+def _searched(model: Model, turned: bool) -> tuple[Blocks, New]:
+    """Return the effective blocks and the new entities, with rows and columns exchanged if `turned`."""
+    blocks, new = model.effective, New.of(model)
+    if not turned:
+        return blocks, new
+    entries = turned_entries(model.structure, blocks.row.shape[1])
+    row, col = (np.ascontiguousarray(block[:, entries]) for block in (blocks.col, blocks.row))
+    return blocks._replace(row=row, col=col), new.turned(entries)
+
+
 def top(models: Sequence[Model], query: Query, run: Run) -> tuple[Array, Array]:
     """See `api.Engine.top`. Memory holds no more than the result and one task per thread."""
     structure, (start, excluded) = models[0].structure, query.excluded
     best, at = np.full((len(query.rows), query.n), -np.inf), np.full((len(query.rows), query.n), -1)
-    rows, scored = np.ascontiguousarray(query.rows, np.int64), [(model.effective, New.of(model)) for model in models]
+    rows, scored = np.ascontiguousarray(query.rows, np.int64), [_searched(model, query.turned) for model in models]
 
     def part(bounds: Bounds) -> None:
         lines, (first, last) = slice(*bounds), bounds
         values, blocks = np.zeros((last - first, len(query.cols))), scored[0][0]
-        candidates, work = Candidates.of(query, structure, blocks), ScoreWork.of(blocks, structure.n_labels)
+        candidates, work = Candidates.of(query, lines, structure, blocks), ScoreWork.of(blocks, structure.n_labels)
         for blocks, new in scored:
             value_pass(structure, blocks, rows[lines], candidates, new, work, values)
         values /= len(models)
-        line = np.repeat(np.arange(last - first), np.diff(start[first : last + 1]))
-        values[line, excluded[start[first] : start[last]]] = -np.inf
+        for line, row in enumerate(rows[lines]):
+            # An unknown row excludes nothing.
+            if row >= 0:
+                values[line, excluded[start[row] : start[row + 1]]] = -np.inf
         best_pass(values, best[lines], at[lines])
 
     run(part, even_tasks(0, len(rows), max(1, TOP_CELLS // max(1, len(query.cols)))))

@@ -1,18 +1,21 @@
 """The public estimators. Each is a choice of structure, loss, penalty and solver, without numerics of its own."""
 
 import os
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from dyads.data.archive import Contents
 from dyads.data.codes import numeric_values, read_labels, to_numpy, values_of
-from dyads.data.observations import Observations, wanted_columns
+from dyads.data.observations import Observations, read_weight, wanted_columns
 from dyads.errors import InputError
 from dyads.estimators.lfl import LFL
 from dyads.estimators.predictor import SAVED, SAVED_DIAGNOSTICS
-from dyads.estimators.settings import from_json
+from dyads.estimators.search import read_data
+from dyads.estimators.settings import from_json, solver_of
+from dyads.estimators.stack import cross_fitted, stacked, weighed
 from dyads.metrics import mean_absolute_error
 from dyads.model.record import Record
 from dyads.model.structure import STRUCTURES
@@ -206,7 +209,61 @@ class LFLLink(_Nominal):
     """
 
     _structures = ("symmetric", "spectral", "directed")
-    _is_for_links = True
+    _finds_links = True
+    _averages_models = True
+
+
+class LFLLinkWalk(LFLLink):
+    """`LFLLink` stacked with the random walk with restart on the graph of training links.
+
+        p(link) = sigma(constant + u s_ij + w x_ij)
+
+    with the log-odds s of an `LFLLink`, and x the standardised log of how often walks from one node visit the other.
+    The weights u and w are learnt by logistic regression on training pairs that neither part has seen (five folds), so
+    a fit takes six times that of `LFLLink`. It ranks links better than either part wherever paths tell something
+    that latent weights do not.
+
+    The stack is one model, with the walk as a feature of dyads that it computes by itself: it is saved, explained and
+    folded into like any other. For two labels, undirected or directed (the walk takes no notice of direction), without
+    other features of dyads. The parameters are those of `LFLLink`; it is a point estimate.
+    """
+
+    _structures = LFLLink._structures
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        seen: Any = None,
+        callback: Any = None,
+        checkpoint: Any = None,
+        population_weight: Any = None,
+    ) -> Self:
+        """Fit the parts and their weights; the parameters are those of `LFLLink.fit`."""
+        solver = solver_of(self.solver)
+        if self.warm_start or (solver is not None and solver.samples):
+            raise InputError("LFLLinkWalk got warm_start=True or a sampler: expected a point estimate. Use LFLLink.")
+        plain = LFLLink().set_params(**self.get_params(deep=False))
+        model = clone(plain).fit(X, y, sample_weight, seen, callback, checkpoint, population_weight)
+        known = model.record_.known
+        if known.dyad_encoder is not None or len(known.classes) != 2 or known.seen is None:
+            raise InputError(
+                f"LFLLinkWalk got {len(known.classes)} labels and the columns {model.columns_}: expected two labels, "
+                "two columns of ids, and fewer than 2^25 links. Use LFLLink."
+            )
+        population = read_weight(population_weight, "population_weight")
+        scored = cross_fitted(plain.set_params(unknown="prior"), read_data(X, y, sample_weight), population)
+        dyads = model._read_more(model.record_, X, y, sample_weight).dyads
+        for name, value in vars(model).items():
+            if name.endswith("_"):
+                setattr(self, name, value)
+        self.record_ = stacked(model.record_, *weighed(*scored), dyads, self._engine)
+        return self
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Refuse: the weights of the parts need all pairs at once."""
+        raise InputError("LFLLinkWalk has no partial_fit: its weights need all pairs at once. Use fit, or LFLLink.")
 
 
 class LFLRelational(_Nominal):
@@ -228,6 +285,7 @@ class LFLRelational(_Nominal):
 
     _structures = ("relational", "mixture", "spectral", "symmetric_mixture")
     _posterior_by_default = True
+    _finds_links = True
 
     def _check_observed(self, observed: Observations) -> None:
         super()._check_observed(observed)
@@ -250,7 +308,7 @@ class LFLRelational(_Nominal):
         return np.asarray(np.mean([model.relation_similarity() for model in self.record_.models], axis=0))
 
 
-ESTIMATORS = {kind.__name__: kind for kind in (LFLClassifier, LFLOrdinal, LFLLink, LFLRelational)}
+ESTIMATORS = {kind.__name__: kind for kind in (LFLClassifier, LFLOrdinal, LFLLink, LFLLinkWalk, LFLRelational)}
 
 
 def load(path: str | os.PathLike[str]) -> Any:
@@ -298,5 +356,7 @@ def _check_kind(contents: Contents, kind: type[LFL], record: Record, model: LFL)
     # The mean of n models has n times the rank.
     if model.rank is not None and not (record.parts.rank % model.rank == 0 if model.rank else record.parts.rank == 0):
         raise contents.wrong("about (parameters, rank)", f"{record.parts.rank}, that of one or of all models")
+    if (record.known.walk is not None) != (kind is LFLLinkWalk):
+        raise contents.wrong("walk", f"as for {kind.__name__}")
     if model.unknown == "mean" and record.draws[0].prediction is None:
         raise contents.wrong("0.prediction", "the mean predictions, which unknown='mean' needs")

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dyads import __version__
 from dyads.data.codes import numeric_values, text_order
-from dyads.data.dyads import Counts, Dyads, LabelCounts
+from dyads.data.dyads import Counts, Dyads, LabelCounts, Seen
 from dyads.data.features import Features, SideInformation
 from dyads.data.observations import (
     Observations,
@@ -178,6 +178,9 @@ class LFL(Predictor):
         observed = self._read(X, y, sample_weight, seen)
         population, correction = _population(observed, population_weight, sample_weight)
         parts, known = self._untrained(observed)
+        if population_weight is not None and len(known.classes) == 2:
+            known = replace(known, only_links=True)
+        known = known.having_seen(observed.dyads)
         objective = parts.objective(known)
         n_models = self._n_models(is_sampled=correction is not None)
         solver = self._solver_for(objective, len(observed.dyads), n_models)
@@ -303,15 +306,18 @@ class LFL(Predictor):
         solver = point_solver(objective, n_dyads)
         return solver if n_models == 1 else solver.replaced({"max_iter": SHORT[type(solver)]})
 
-    _is_for_links = False
-    """Whether labels are links, most of them absent: their log-odds are averaged, which ranks them better."""
+    _finds_links = False
+    """Whether the second of two labels is a link, which a pair without one may get."""
+
+    _averages_models = False
+    """Whether log-odds of several models are averaged by default, which ranks rare links better."""
 
     def _n_models(self, is_sampled: bool) -> int:
         """The number of point estimates whose log-odds are averaged; `is_sampled` : whether labels were sampled."""
         if self.n_models is not None:
             return self.n_models
         alone = solver_of(self.solver) is not None or asks_for_point(self.solver) or self.warm_start or self.rank == 0
-        return MODELS_OF_LINKS if (self._is_for_links or is_sampled) and not alone else 1
+        return MODELS_OF_LINKS if (self._averages_models or is_sampled) and not alone else 1
 
     def _chosen_strengths(
         self, parts: Parts, X: Any, y: Any, sample_weight: Any, observed: Observations
@@ -376,6 +382,8 @@ class LFL(Predictor):
             label_counts=LabelCounts.of(dyads),
             shared_centre=self._shared_centre(layout, dyads, observed.classes),
             dyad_encoder=encoders.dyad,
+            seen=Seen.of(dyads.row[:0], dyads.col[:0], None if dyads.relation is None else dyads.relation[:0]),
+            only_links=self._finds_links and len(observed.classes) == 2,
         )
         return parts, known
 
@@ -639,7 +647,8 @@ class LFL(Predictor):
             one_set=known.one_set,
         )  # fmt: skip
         self._check_observed(more)
-        return more
+        features = known.pair_features(more.dyads.codes, more.dyads.side.dyad)
+        return replace(more, dyads=replace(more.dyads, side=more.dyads.side._replace(dyad=features)))
 
 
 def _held_out(record: Record, kept: Dyads, held: Dyads | None, engine: Engine) -> dict[str, float]:

@@ -17,8 +17,16 @@ from dyads.data.codes import Codes, Vocabulary, label_codes, numeric_values, rea
 from dyads.data.features import Features
 from dyads.data.observations import read_dyads, read_ids, read_pairs, read_weight
 from dyads.data.tables import LIBRARIES, library_of, read_column, table_of
-from dyads.engine import Engine
-from dyads.errors import InputError, UnknownIdError, UnknownIdWarning, caller_level, shortened, unknown_name
+from dyads.engine import Engine, Query
+from dyads.errors import (
+    InputError,
+    SeenWarning,
+    UnknownIdError,
+    UnknownIdWarning,
+    caller_level,
+    shortened,
+    unknown_name,
+)
 from dyads.estimators.settings import (
     UNKNOWN_POLICIES,
     NestedParameters,
@@ -44,7 +52,7 @@ from dyads.trained.chains import inference_data
 from dyads.trained.coldstart import mean_scores, support, with_features
 from dyads.trained.explain import explain
 from dyads.trained.predictions import Predictions, check_posterior, interval, log_likelihood, refuse_nan, sample_proba
-from dyads.trained.recommend import Wanted, ask, recommend, thompson
+from dyads.trained.recommend import Best, ask, left_out, recommend, similar, thompson
 
 Array = np.ndarray[Any, Any]
 
@@ -89,12 +97,12 @@ class Predictor(ClassifierMixin, NestedParameters):
 
     def _look_up(self, X: Any, row_features: Any, col_features: Any) -> tuple[Record, list[Codes], Any]:
         """The record, with the given features if any, and the codes and features of the dyads of X."""
-        check_is_fitted(self)
         record = self._with_features(row_features, col_features)
         codes, features = read_dyads(X, record.known.vocabularies, self.columns_, record.known.dyad_encoder)
-        return record, codes, features
+        return record, codes, record.known.pair_features(codes, features)
 
     def _with_features(self, row_features: Any, col_features: Any) -> Record:
+        check_is_fitted(self)
         known = self.record_.known
         row = None if row_features is None else Features.of(row_features, like=known.rows.encoder)
         col = None if col_features is None else Features.of(col_features, like=known.cols.encoder)
@@ -358,61 +366,96 @@ class Predictor(ClassifierMixin, NestedParameters):
 
     def recommend(
         self,
-        rows: Any,
+        rows: Any = None,
         n: int = 10,
         by: Any = "mean",
         *,
+        cols: Any = None,
         exclude: Any = None,
         candidates: Any = None,
+        with_seen: bool = False,
         relation: Any = None,
         row_features: Any = None,
         col_features: Any = None,
         random_state: Any = None,
     ) -> Any:
-        """Recommend the `n` best columns for each of `rows`: a tidy table of ids, rank and value, best first.
+        """Recommend the `n` best columns for each of `rows`, or the best rows for each of `cols`, best first.
 
-        The ranking is exact, uses uncalibrated probabilities, and takes memory that does not grow with the number of
-        pairs. Rows and columns without labels take a few hundred times longer, since they are averaged over.
+        Returns a tidy table of ids, rank and value. The ranking is exact, uses uncalibrated probabilities, and takes
+        memory that does not grow with the number of pairs. Rows and columns without labels take a few hundred times
+        longer, since they are averaged over.
 
-        The table is of the library of the fit (`library_`; if that is None, of `rows`). Its id columns, and the
+        The table is of the library of the fit (`library_`; if that is None, of the ids). Its id columns, and the
         relation if there are several, have the names of the table of the fit, so that it can be passed to
         `predict_proba` as it is. An id column named "rank" or "value" gets the prefix "id_".
 
         Parameters
         ----------
-        rows : row ids, or one row id
-            Unknown ids are treated as under ``unknown="prior"``, with a warning, or raise an error under "raise".
+        rows, cols : row ids or column ids, or one id
+            Whom to recommend to: either of them. Unknown ids are treated as under ``unknown="prior"``, with a warning
+            that names them, or raise an error under "raise".
         n : int, default 10
-            Number of columns per row.
+            Number of recommendations for each id.
         by : "mean", "thompson" or a label, default "mean"
             What to rank by. "mean": the expected value of numeric or ordered labels, or the probability of the second
             of two labels that are text. A label: its probability.
-            "thompson": Thompson sampling, the expected value under one random posterior draw per row, which recommends
-            a column with the probability that it is the best.
+            "thompson": Thompson sampling, the expected value under one random posterior draw per id, which recommends
+            a partner with the probability that it is the best.
         exclude : table of pairs (row id, column id), default None
-            Pairs to leave out, such as those seen in training. With several relations, and if the table has the column
-            of relations, only the pairs of `relation`.
-        candidates : column ids, default all that the model knows
-            Columns to choose from. With one id set, a node is never recommended to itself.
+            Further pairs to leave out. With several relations, and if the table has the column of relations, only the
+            pairs of `relation`.
+        candidates : ids, default all that the model knows
+            Columns to choose from; rows, for `cols`. With one id set, a node is never recommended to itself.
+        with_seen : bool, default False
+            Whether to recommend pairs of the training data again. By default they are left out: of links, or of
+            positives with other pairs as non-links, only the links. A model of more than 2^25 pairs does not keep them,
+            and warns.
         relation : relation id
             The relation, for a model of several relations.
         row_features, col_features : as for `predict_proba`
         random_state : int, RandomState or None, default None
             Seed of Thompson sampling.
         """
-        listed = [rows] if isinstance(rows, str | bytes) or not hasattr(rows, "__len__") else rows
-        rng = random_state_of(random_state)
-        record, codes, row_ids, chosen = self._offered(listed, n, candidates, row_features, col_features)
-        kind = self._relation_code(relation)
-        pairs = self._excluded(record, codes, exclude, kind)
-        wanted = Wanted(codes, chosen, min(int(n), len(chosen)), self._worth(by), pairs, kind)
+        if (rows is None) == (cols is None):
+            raise InputError("recommend got both rows and cols, or neither: expected one of them.")
+        turned, rng = rows is None, random_state_of(random_state)
+        record = self._with_features(row_features, col_features)
+        codes, asked, chosen = self._offered(record, cols if turned else rows, n, candidates, turned)
+        kind, worth = self._relation_code(relation), self._worth(by)
+        left = self._left_out(record, codes, exclude, kind, with_seen)
+        sizes = len(record.known.rows), len(record.known.cols)
+        left, sizes = (left[::-1], sizes[::-1]) if turned else (left, sizes)
+        n = min(int(n), len(chosen))
+        query = Query(codes, chosen, n, worth, kind, left_out(left, chosen, *sizes), turned)
         if isinstance(by, str) and by == "thompson" and by not in self.classes_:
-            best = thompson(record.models, wanted, self._engine, rng)
+            best = thompson(record.models, query, self._engine, rng)
         else:
-            best = recommend(record.models, wanted, self._engine)
-        return returned_table(
-            self, _ranked(record, row_ids.take(pa.array(best.row)), best.col, kind, best.value, best.rank), rows
-        )
+            best = recommend(record.models, query, self._engine)
+        return returned_table(self, _ranked(record, asked, best, kind, turned), cols if turned else rows)
+
+    def similar(self, ids: Any, n: int = 10, side: str = "row") -> Any:
+        """Find the `n` ids of one side whose predicted labels are most like those of each of `ids`.
+
+        Two rows are as similar as their predicted distributions, averaged over columns: the value is their mean
+        Bhattacharyya coefficient, 1 for equal predictions. (Over at most 128 columns, which are sampled by their number
+        of labels.) Returns a tidy table of the id, the similar id (prefix "similar_"), rank and value.
+
+        `ids` : known ids, or one id. `side` : "row" or "col".
+        """
+        check_is_fitted(self)
+        if side not in ("row", "col"):
+            raise unknown_name("side", side, ("row", "col"))
+        _check_n(n)
+        entities = self.record_.known.rows if side == "row" else self.record_.known.cols
+        self._refuse_dyad_features(self.record_)
+        column = read_column(_listed(ids), "the column of ids")
+        codes = self._known_codes(entities.ids, column, "ids")
+        best = similar(self.record_, codes, int(n), side == "col", self._engine)
+        name, *_ = _beside([entities.ids.name], (*RANKED, f"similar_{entities.ids.name}"))
+        asked = entities.ids.ids.take(pa.array(codes[best.row]))
+        others = entities.ids.ids.take(pa.array(best.col))
+        columns = {name: asked, f"similar_{entities.ids.name}": others, "rank": best.rank, "value": best.value}
+        return returned_table(self, columns, ids)
 
     def ask(
         self,
@@ -430,42 +473,46 @@ class Predictor(ClassifierMixin, NestedParameters):
         Columns are ranked by expected information gain: `value` is the mutual information, in nats, of the label and
         the row's own weights. For a row without labels, these vary as those of the rows seen in training. For a row
         with labels, they vary over the posterior draws or, for a point estimate, less the more labels the row has. The
-        parameters are those of `recommend`.
+        parameters are those of `recommend`; pairs of the training data are left out.
         """
-        record, codes, row_ids, chosen = self._offered([row], n, candidates, row_features, col_features)
+        record = self._with_features(row_features, col_features)
+        codes, asked, chosen = self._offered(record, [row], n, candidates, turned=False)
         kind = self._relation_code(relation)
-        rows, cols = self._excluded(record, codes, exclude, kind)
+        rows, cols = self._left_out(record, codes, exclude, kind, with_seen=False)
         chosen = np.setdiff1d(chosen, cols[(rows == codes[0]) & (rows >= 0)])
         best, gain = ask(record, int(codes[0]), chosen, int(n), kind, self._engine)
-        repeated = row_ids.take(pa.array(np.zeros(len(best), np.int64)))
-        return returned_table(self, _ranked(record, repeated, best, kind, gain, np.arange(1, len(best) + 1)), row)
+        ranked = Best(np.zeros(len(best), np.int64), best, np.arange(1, len(best) + 1), gain)
+        return returned_table(self, _ranked(record, asked, ranked, kind, turned=False), row)
 
-    def _offered(
-        self, rows: Any, n: Any, candidates: Any, row_features: Any, col_features: Any
-    ) -> tuple[Record, Codes, pa.Array, Codes]:
-        """The record, the codes and ids of the requested rows, and the codes of the columns to choose from."""
-        check_is_fitted(self)
-        record = self._with_features(row_features, col_features)
-        known = record.known
-        if known.dyad_encoder is not None:
+    def _refuse_dyad_features(self, record: Record) -> None:
+        names = [] if record.known.dyad_encoder is None else record.known.dyad_encoder.names
+        if names:
             raise InputError(
-                f"The model has features of dyads ({', '.join(known.dyad_encoder.names[:3])}), which are not known for "
+                f"The model has features of dyads ({', '.join(names[:3])}), which are not known for "
                 "new pairs: expected a model without them. Use predict_proba on a table of pairs with these features."
             )
-        if not isinstance(n, numbers.Integral) or n < 1:
-            raise InputError(f"Got n={n!r}: expected a whole number, at least 1.")
-        row_ids = known.rows.ids.typed(read_column(rows, "the column of row ids"))
-        codes, chosen = known.rows.ids.encode(row_ids), np.arange(len(known.cols))
+
+    def _offered(
+        self, record: Record, ids: Any, n: Any, candidates: Any, turned: bool
+    ) -> tuple[Codes, pa.Array, Codes]:
+        """Codes and ids of the rows to recommend to, and codes of the columns to choose from; if turned, vice versa."""
+        self._refuse_dyad_features(record)
+        _check_n(n)
+        sides = (record.known.rows, "row"), (record.known.cols, "column")
+        (own, noun), (others, _) = sides[::-1] if turned else sides
+        asked = own.ids.typed(read_column(_listed(ids), f"the column of {noun} ids"))
+        codes, chosen = own.ids.encode(asked), np.arange(len(others))
         if candidates is not None:
             offered = read_column(candidates, "the column of candidates")
-            chosen = np.unique(self._known_codes(known.cols.ids, offered, "candidates"))
+            chosen = np.unique(self._known_codes(others.ids, offered, "candidates"))
         if (codes < 0).any():
-            message = f"Of {len(codes)} rows, {int((codes < 0).sum())} were not seen in training"
+            unknown = asked.filter(pa.array(codes < 0)).to_pylist()
+            message = f"Of {len(codes)} {noun}s, {len(unknown)} were not seen in training ({shortened(unknown)})"
             if self.unknown == "raise":
-                raise UnknownIdError(f"{message}: expected known ids. Drop these rows, or set unknown='prior'.")
-            treated = "their values are averaged over the rows seen in training"
+                raise UnknownIdError(f"{message}: expected known ids. Drop these {noun}s, or set unknown='prior'.")
+            treated = f"their values are averaged over the {noun}s seen in training"
             warnings.warn(f"{message}: {treated}.", UnknownIdWarning, stacklevel=caller_level())
-        return record, codes, row_ids, chosen
+        return codes, asked, chosen
 
     def _known_codes(self, vocabulary: Vocabulary, ids: pa.Array, what: str) -> Codes:
         """The codes of ids that must be known."""
@@ -478,8 +525,8 @@ class Predictor(ClassifierMixin, NestedParameters):
             )
         return codes
 
-    def _excluded(self, record: Record, codes: Codes, exclude: Any, kind: int) -> tuple[Codes, Codes]:
-        """Codes of the pairs to leave out; of one relation, if the table has a column of relations.
+    def _left_out(self, record: Record, codes: Codes, exclude: Any, kind: int, with_seen: bool) -> tuple[Codes, Codes]:
+        """Codes of the pairs to leave out: those of the training data, and of the table `exclude`, in one relation.
 
         With one id set, these include each node of `codes` with itself and, if undirected, both orders of each pair.
         """
@@ -491,6 +538,17 @@ class Predictor(ClassifierMixin, NestedParameters):
             row, col, *rest = (vocabulary.encode(ids) for vocabulary, ids in zip(vocabularies, columns, strict=False))
             of_relation = rest[0] == kind if rest else np.ones(len(row), np.bool_)
             row, col = row[of_relation], col[of_relation]
+        if not with_seen:
+            if record.known.seen is None:
+                warnings.warn(
+                    "The model does not keep the pairs it was trained on, which are too many: they are not left out. "
+                    "Pass some as exclude, or with_seen=True.",
+                    SeenWarning,
+                    stacklevel=caller_level(),
+                )
+            else:
+                seen = record.known.seen.pairs(kind)
+                row, col = np.append(row, seen[0]), np.append(col, seen[1])
         if record.known.one_set:
             if is_undirected(type(record.parts.structure), True):
                 row, col = np.concatenate([row, col]), np.concatenate([col, row])
@@ -597,19 +655,30 @@ class Predictor(ClassifierMixin, NestedParameters):
             )
         return _read_only(model.factors(name))
 
-    def embed(self, ids: Any, side: str = "row") -> Array:
-        """Embeddings (n, size) of ids: all their latent weights as one vector, for example for clustering.
+    def embed(self, ids: Any, side: str = "row", label: Any = None, relation: Any = None) -> Array:
+        """Embeddings (n, size) of ids: the inner product of a row's and a column's is the log-odds of a label.
 
-        `side` : "row" or "col". With one id set both give the same: a node has one vector, with its weights in all
-        roles. Of a posterior, those of one draw; see `parts_`.
+        They are `log_odds`, biases and features included, so that an index of inner products finds what `recommend`
+        would. Probabilities of a posterior are averaged over draws and have no such vectors: these are then of the
+        draw of highest posterior density (see `parts_`), whose log-odds are close, and those of ids without labels are
+        not averaged over the ids seen.
+
+        `ids` : known ids, or one id. `side` : "row" or "col". `label` : by default the last of `classes_`.
+        `relation` : for a model of several relations.
         """
         check_is_fitted(self)
         if side not in ("row", "col"):
             raise unknown_name("side", side, ("row", "col"))
         known = self.record_.known
+        if known.feature_names("dyad"):
+            raise InputError(
+                f"The model has features of dyads ({', '.join(known.feature_names('dyad')[:3])}), which belong to no "
+                "id: expected a model without them."
+            )
         entities = known.rows if side == "row" else known.cols
-        codes = self._known_codes(entities.ids, read_column(ids, "the column of ids"), "ids")
-        return self.record_.best_model.embed(codes, side)
+        codes = self._known_codes(entities.ids, read_column(_listed(ids), "the column of ids"), "ids")
+        code = len(self.classes_) - 1 if label is None else int(label_codes([label], self.classes_)[0])
+        return self.record_.best_model.vectors(codes, side, code, self._relation_code(relation))
 
     @property
     def n_parameters_(self) -> int:
@@ -643,14 +712,28 @@ def returned_table(model: Any, columns: Mapping[str, Any], argument: Any) -> Any
     return table_of(columns, getattr(model, "library_", None) or library_of(argument))
 
 
-def _ranked(record: Record, row_ids: pa.Array, cols: Codes, relation: int, value: Array, rank: Array) -> dict[str, Any]:
-    """Columns of a table of recommendations: ids under their own names, rank and value."""
+def _ranked(record: Record, asked: pa.Array, best: Best, relation: int, turned: bool) -> dict[str, Any]:
+    """Columns of a table of recommendations: ids under their own names, rank and value. `asked` : ids asked for."""
     known = record.known
-    ids = [row_ids, known.cols.ids.ids.take(pa.array(cols))]
+    own, others = (
+        asked.take(pa.array(best.row)),
+        (known.rows if turned else known.cols).ids.ids.take(pa.array(best.col)),
+    )
+    ids = [others, own] if turned else [own, others]
     if known.relations is not None:
-        ids.append(known.relations.ids.take(pa.array(np.full(len(cols), relation))))
+        ids.append(known.relations.ids.take(pa.array(np.full(len(best.col), relation))))
     names = _beside([vocabulary.name for vocabulary in known.vocabularies], RANKED)
-    return {**dict(zip(names, ids, strict=True)), "rank": rank, "value": value}
+    return {**dict(zip(names, ids, strict=True)), "rank": best.rank, "value": best.value}
+
+
+def _listed(ids: Any) -> Any:
+    """Several ids as they are, or a list of a single one."""
+    return [ids] if isinstance(ids, str | bytes) or not hasattr(ids, "__len__") else ids
+
+
+def _check_n(n: Any) -> None:
+    if not isinstance(n, numbers.Integral) or n < 1:
+        raise InputError(f"Got n={n!r}: expected a whole number, at least 1.")
 
 
 def _beside(names: list[str], others: tuple[str, ...]) -> list[str]:

@@ -11,9 +11,11 @@ from dyads.data.codes import Codes, Vocabulary
 from dyads.data.observations import read_pairs
 from dyads.errors import InputError, UnknownIdError, unknown_name
 from dyads.estimators.predictor import returned_table
+from dyads.model.record import Record
 from dyads.model.structure import is_undirected
 
 Array = np.ndarray[Any, Any]
+Queries = dict[tuple[int, int], Array]
 
 PAIRS_AT_ONCE = 2**20
 """Pairs that are scored at a time: more take more memory, and fewer more time."""
@@ -29,16 +31,17 @@ def evaluate_ranking(
     k: int = 10,
     by: Any = "mean",
     exclude: Any = None,
+    with_seen: bool = False,
     side: str = "col",
     filtered: bool = False,
 ) -> Any:
     """Evaluate how a fitted model ranks columns for rows: a tidy table of metric, value, low and high.
 
-    The candidates of a row are all columns that the model knows, without those that `exclude` pairs with it and, with
-    one id set, without itself. The relevant ones are those that X pairs with it. Ties count half; see
-    `dyads.metrics.ranks_of`. A relevant column that the model does not know is never found. Metrics are means over rows
-    (with relations, over pairs of a row and a relation), with 90% bootstrap intervals over these. Memory does not grow
-    with the number of pairs.
+    The candidates of a row are all columns that the model knows, without those seen with it in training (as for
+    `recommend`), those that `exclude` pairs with it and, with one id set, itself. The relevant ones are those that X
+    pairs with it. Ties count half; see `dyads.metrics.ranks_of`. A relevant column that the model does not know is
+    never found. Metrics are means over rows (with relations, over pairs of a row and a relation), with 90% bootstrap
+    intervals over these. Memory does not grow with the number of pairs.
 
     Parameters
     ----------
@@ -49,16 +52,23 @@ def evaluate_ranking(
     by : "mean" or a label, default "mean"
         What to rank by, as for `recommend`.
     exclude : table of pairs, default None
-        Pairs to leave out, such as those of the training data.
+        Further pairs to leave out, such as those that the model was chosen by.
+    with_seen : bool, default False
+        Whether pairs of the training data are candidates too.
     side : "col" (default) or "row"
         "row" ranks rows for columns instead.
     filtered : bool, default False
         Whether each relevant column is ranked without the other ones, and judged by itself: then metrics are means over
-        pairs. With training triples as `exclude`, this is the filtered protocol of knowledge graphs.
+        pairs. This is the filtered protocol of knowledge graphs.
     """
     if side not in ("col", "row"):
         raise unknown_name("side", side, ("col", "row"))
-    ranks = [each for each in _ranks(model, X, by, exclude, side == "row", filtered) if len(each)]
+    record, turn = model.record_, side == "row"
+    answers = _by_query(_codes(model, X), turn)
+    pairs = [] if exclude is None else [_codes(model, exclude)]
+    pairs += [] if with_seen else [_seen_codes(record)]
+    left_out = [_by_query(codes, turn, answers) for codes in pairs]
+    ranks = [each for each in _ranks(model, answers, by, left_out, turn, filtered) if len(each)]
     if filtered:
         ranks = [np.array([rank]) for each in ranks for rank in each]
     if not ranks:
@@ -78,7 +88,9 @@ def evaluate_ranking(
     return returned_table(model, columns | {"n": np.full(len(figures), len(ranks))}, X)
 
 
-def _ranks(model: Any, X: Any, by: Any, exclude: Any, turn: bool, filtered: bool) -> Iterator[Array]:
+def _ranks(
+    model: Any, relevant: Queries, by: Any, left_out: list[Queries], turn: bool, filtered: bool
+) -> Iterator[Array]:
     """Yield the ranks of the answers of each query: a row and a relation, or, if turned, a column and a relation."""
     record, engine, worth = model.record_, model._engine, model._worth(by)
     if record.known.dyad_encoder is not None:
@@ -86,8 +98,6 @@ def _ranks(model: Any, X: Any, by: Any, exclude: Any, turn: bool, filtered: bool
     if isinstance(by, str) and by == "thompson" and by not in model.classes_:
         raise InputError("Got by='thompson': expected 'mean' or a label, since a random ranking cannot be judged.")
     n = len(record.known.rows if turn else record.known.cols)
-    relevant = _by_query(_codes(model, X), turn)
-    left_out = {} if exclude is None else _by_query(_codes(model, exclude), turn)
     queries, step = list(relevant), max(1, PAIRS_AT_ONCE // n)
     for start in range(0, len(queries), step):
         some = np.array(queries[start : start + step])
@@ -95,11 +105,13 @@ def _ranks(model: Any, X: Any, by: Any, exclude: Any, turn: bool, filtered: bool
         asked = np.maximum(asked, -1)
         codes = [offered, asked] if turn else [asked, offered]
         codes += [] if record.known.relations is None else [relation]
-        values = (record.proba(engine.scores(record.models, codes)) @ worth).reshape(len(some), n)
+        scores = engine.scores(record.models, codes, record.known.pair_features(codes))
+        values = (record.proba(scores) @ worth).reshape(len(some), n)
         for query, line in zip(queries[start : start + step], values, strict=True):
             offer = np.ones(n, np.bool_)
-            without = left_out.get(query, np.zeros(0, np.intp))
-            offer[without[without >= 0]] = False
+            for pairs in left_out:
+                without = pairs.get(query, np.zeros(0, np.intp))
+                offer[without[without >= 0]] = False
             if record.known.one_set and query[0] >= 0:
                 offer[query[0]] = False
             answers = relevant[query]
@@ -120,9 +132,26 @@ def _codes(model: Any, table: Any) -> list[Codes]:
         raise InputError("The table has relations that the model does not know: expected those of its fit.")
     if model.unknown == "raise" and min(row.min(initial=0), col.min(initial=0)) < 0:
         raise UnknownIdError("The table has ids that the model does not know, and unknown='raise'. Leave them out.")
-    if is_undirected(type(model.record_.parts.structure), model.record_.known.one_set):
-        row, col, rest = np.append(row, col), np.append(col, row), [np.tile(part, 2) for part in rest]
-    return [row, col, *rest]
+    return _both_orders(model.record_, [row, col, *rest])
+
+
+def _both_orders(record: Record, codes: list[Codes]) -> list[Codes]:
+    """Codes of pairs, in both orders if they are undirected."""
+    row, col, *rest = codes
+    if not is_undirected(type(record.parts.structure), record.known.one_set):
+        return codes
+    return [np.append(row, col), np.append(col, row), *(np.tile(part, 2) for part in rest)]
+
+
+def _seen_codes(record: Record) -> list[Codes]:
+    """Codes of the training pairs that the model keeps."""
+    seen = record.known.seen
+    if seen is None:
+        raise InputError(
+            "The model does not keep the pairs it was trained on, which are too many: expected with_seen=True, and "
+            "pairs to leave out as exclude."
+        )
+    return _both_orders(record, [seen.row, seen.col, *([] if seen.relation is None else [seen.relation])])
 
 
 def _encoded(vocabulary: Vocabulary, ids: pa.Array) -> Codes:
@@ -133,9 +162,12 @@ def _encoded(vocabulary: Vocabulary, ids: pa.Array) -> Codes:
     return codes
 
 
-def _by_query(codes: list[Codes], turn: bool) -> dict[tuple[int, int], Array]:
-    """The distinct answers to each query, a row (if turned, a column) and a relation."""
+def _by_query(codes: list[Codes], turn: bool, asked: Queries | None = None) -> Queries:
+    """The distinct answers to each query, a row (if turned, a column) and a relation; of those `asked`, if given."""
     row, col, *rest = codes
+    if asked is not None:
+        wanted = np.isin(col if turn else row, [query[0] for query in asked])
+        row, col, *rest = (part[wanted] for part in codes)
     relation = rest[0] if rest else np.zeros(len(row), np.int64)
     lines = np.unique(np.column_stack([col, relation, row] if turn else [row, relation, col]), axis=0)
     changes = np.flatnonzero((np.diff(lines[:, :2], axis=0) != 0).any(axis=1)) + 1

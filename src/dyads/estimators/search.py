@@ -82,6 +82,13 @@ def read_data(X: Any, y: Any, sample_weight: Any) -> Data:
     return table, read_column(y, "the column of labels", numbers_mix=True), read_weight(sample_weight)
 
 
+def part_of(data: Data, positions: Array) -> Data:
+    """The table, labels and weights of some lines."""
+    table, labels, weight = data
+    lines = {name: column.take(positions) for name, column in table.items()}
+    return lines, labels.take(positions), None if weight is None else weight[positions]
+
+
 def chosen_l2(estimator: Any, data: Data, dyads: Dyads) -> L2:
     """The penalty of a point estimate for which none is given: the one of least log-loss on held-out dyads.
 
@@ -316,9 +323,7 @@ class Search:
 
     def part(self, number: int, held_out: int) -> Data:
         """The table, labels and weights of the training part (0) or the held-out part (1) of a fold."""
-        (table, labels, weight), positions = self.data, self.folds[number][held_out]
-        lines = {name: column.take(positions) for name, column in table.items()}
-        return lines, labels.take(positions), None if weight is None else weight[positions]
+        return part_of(self.data, self.folds[number][held_out])
 
     def _fold(self, candidates: list[Candidate], solver: Any, number: int) -> None:
         """Judge candidates of a path on one fold."""

@@ -13,14 +13,28 @@ import numpy as np
 from scipy import sparse
 
 from dyads.data.codes import Codes, Vocabulary
-from dyads.data.dyads import Counts, Dyads, LabelCounts, Side
+from dyads.data.dyads import Counts, Dyads, LabelCounts, Seen, Side
 from dyads.data.features import Encoder
 from dyads.model.loss import Loss, link
 from dyads.model.objective import BlockPrior, Objective, Penalty
 from dyads.model.parameters import Blocks, Layout
-from dyads.model.structure import Stereotype, Structure, free_labels, is_undirected, with_reference
+from dyads.model.structure import (
+    Stereotype,
+    Structure,
+    col_bias,
+    free_labels,
+    is_undirected,
+    partner_row,
+    slopes,
+    turned_entries,
+    with_reference,
+)
+from dyads.model.walk import Walk
 
 Array = np.ndarray[Any, Any]
+
+MOST_SEEN = 2**25
+"""Most training pairs that a model keeps, at four bytes each: more make its file large."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +97,9 @@ class Known:
     label_counts : the same of each row, column and relation, by label
     shared_centre : (n_relations, shared size) value that the penalty shrinks shared blocks towards
     dyad_encoder : encoder of the features of dyads, or None
+    seen : the training pairs that are not recommended again, or None if they were too many to keep
+    only_links : whether these are the links alone, not all training pairs: a non-link is what may become a link
+    walk : the random walk on the graph of these links whose score is a feature of dyads, or None
     """
 
     classes: Array
@@ -93,6 +110,9 @@ class Known:
     label_counts: LabelCounts
     shared_centre: Array
     dyad_encoder: Encoder | None
+    seen: Seen | None = None
+    only_links: bool = False
+    walk: Walk | None = None
 
     @property
     def rows(self) -> Entities:
@@ -130,7 +150,25 @@ class Known:
     def n_features(self) -> tuple[int, int, int]:
         """The number of features of rows (or nodes), columns and dyads."""
         row, col, _ = self.side.widths
-        return row, col, 0 if self.dyad_encoder is None else len(self.dyad_encoder.names)
+        return row, col, len(self.feature_names("dyad"))
+
+    @cached_property
+    def graph(self) -> Any:
+        """The undirected graph of the links in `seen`: sparse (n_nodes, n_nodes), of 0 and 1; for one id set."""
+        assert self.seen is not None
+        row, col = self.seen.row, self.seen.col
+        row, col = np.append(row, col), np.append(col, row)
+        links = sparse.csr_array((np.ones(len(row)), (row, col)), shape=(len(self.rows), len(self.rows)))
+        links.setdiag(0)
+        links.eliminate_zeros()
+        links.data[:] = 1
+        return links
+
+    def pair_features(self, codes: Sequence[Codes], given: Any = None) -> Any:
+        """Return the features of dyads, sparse (n, n_features), or None: those `given` with them, or of the walk."""
+        if self.walk is None:
+            return given
+        return sparse.csr_array(self.walk.features(self.graph, codes[0], codes[1])[:, None])
 
     def set_of(self, role: int) -> int:
         """Return the index in `sets` of the entities of a role: 0 for rows, 1 for columns."""
@@ -145,10 +183,20 @@ class Known:
         """Return a copy with other entities for each id set."""
         return replace(self, sets=tuple(sets))
 
+    def having_seen(self, dyads: Dyads) -> Self:
+        """Return a copy that does not recommend the pairs of `dyads` again either; see `seen`."""
+        if self.seen is None:
+            return self
+        # A link has any label but the first.
+        chosen = np.flatnonzero(dyads.label) if self.only_links else slice(None)
+        relation = None if dyads.relation is None else dyads.relation[chosen]
+        new = Seen.of(dyads.row[chosen], dyads.col[chosen], relation)
+        return replace(self, seen=None if len(self.seen) + len(new) > MOST_SEEN else self.seen.joined(new))
+
     def counted(self, dyads: Dyads) -> Self:
         """Return a copy that counts `dyads` as training dyads too."""
         counts = self.counts_of(dyads)
-        counted = self.with_sets(
+        counted = self.having_seen(dyads).with_sets(
             replace(entities, counts=entities.counts + more)
             for entities, more in zip(self.sets, counts[:2], strict=False)
         )
@@ -167,7 +215,8 @@ class Known:
     def feature_names(self, side: str) -> list[str]:
         """Return the names of the features of one side: "row", "col" or "dyad"."""
         if side == "dyad":
-            return [] if self.dyad_encoder is None else self.dyad_encoder.names
+            given = [] if self.dyad_encoder is None else self.dyad_encoder.names
+            return [*given, *([] if self.walk is None else ["random walk"])]
         entities, others = (self.rows, self.cols) if side == "row" else (self.cols, self.rows)
         names = [] if entities.encoder is None else list(entities.encoder.names)
         partners = others.ids.ids[: entities.n_features - len(names)].to_pylist()
@@ -444,10 +493,33 @@ class Model:
         shared_by_labels = bool(self.structure.latent_shapes()[2])
         return part if shared_by_labels else with_reference(self.structure, part)
 
-    def embed(self, codes: Array, side: str) -> Array:
+    def latent(self, codes: Array, side: str) -> Array:
         """Return the latent part of the effective blocks of some rows or columns (or nodes), (n, size)."""
         block = self.effective.row if side == "row" else self.effective.col
         return block[codes, self._latent_start :]
+
+    def vectors(self, codes: Array, side: str, label: int, relation: int) -> Array:
+        """Return vectors (n, size + 1) of rows or of columns, whose inner products are the log-odds of a label.
+
+        The scores are linear in the block a of a row, s_z = base_z + sum_k E_zk v_k a_k (see `label_weights`), and so
+        are the log-odds sum_z g_z s_z of `Parts.log_odds`. Their vectors are
+
+            row: (a, 1)    column: (sum_z g_z E_zk v_k for each k, sum_z g_z base_z)
+        """
+        structure, blocks = self.structure, self.effective
+        if side == "row":
+            return np.append(blocks.row[codes], np.ones((len(codes), 1), blocks.row.dtype), axis=1)
+        contrast = self.parts.log_odds(np.eye(structure.n_labels))[:, label]
+        b, h = blocks.col[codes].astype(np.float64), blocks.shared[relation].astype(np.float64)
+        weights, takes_part = np.empty(b.shape[1]), np.empty((b.shape[1], 1))
+        slopes(structure, h, contrast, weights)
+        partner_row(structure, np.ones(b.shape[1]), takes_part, 0)
+        factors = b[:, turned_entries(structure, b.shape[1])]
+        factors[:, : self._latent_start] = 1
+        first, n = col_bias(structure), free_labels(structure)
+        base = h[:n] + (b[:, first : first + n] if structure.n_bias else np.zeros((len(b), n)))
+        constant = with_reference(structure, base) @ contrast
+        return np.column_stack([weights * takes_part[:, 0] * factors, constant]).astype(blocks.col.dtype)
 
     def latent_size(self) -> float:
         """Return the root mean square of the latent weights of rows and columns with labels."""

@@ -49,6 +49,8 @@ class Stream(IntEnum):
     """The draws of that sample that a new batch of dyads replaces: (dyads so far)."""
     FOLD_IN = 12
     """The noise of blocks folded into a posterior: (draw, round, role), then by entity."""
+    COMPARED = 13
+    """The partners on which entities are compared."""
 
 
 def random_stream(seed: int, stream: Stream, *key: int) -> np.random.Generator:

@@ -444,6 +444,21 @@ def latent_start(spec: Structure) -> int:
     return free_labels(spec) if spec.n_bias == 1 else 0
 
 
+def turned_entries(spec: Structure, size: int) -> Array:
+    """Return the order of the `size` entries of a block under which a row becomes a column, and a column a row.
+
+    Only a node of `Directed` has entries for either role, [alpha | beta | out | in | node].
+    """
+    entries = np.arange(size)
+    if isinstance(spec, Directed):
+        for first, width in (
+            (0, spec.n_bias // 2 * free_labels(spec)),
+            (spec.n_bias * free_labels(spec), free_labels(spec) * spec.rank),
+        ):
+            entries[first : first + 2 * width] = np.roll(entries[first : first + 2 * width], width)
+    return entries
+
+
 def col_bias(spec: Structure) -> int:
     """Return the index of a column's first bias in its block: with two biases a node's bias as a column is second."""
     return free_labels(spec) if spec.n_bias == 2 else 0

@@ -25,6 +25,7 @@ from dyads.data.files import check_writable, replacing
 from dyads.data.observations import read_weight
 from dyads.data.tables import named_arrays, named_values
 from dyads.errors import InputError, UnknownIdWarning, counted
+from dyads.estimators.ranking import evaluate_ranking
 from dyads.estimators.selection import by_regime, predictors_of, shortfall, turned
 from dyads.report import pictures
 from dyads.trained.predictions import Predictions
@@ -33,6 +34,9 @@ Array = np.ndarray[Any, Any]
 
 LOOKED_UP = 400_000
 """Largest number of probabilities stored in the page, about 1 MB; larger models keep the ids with the most labels."""
+
+LISTED, RANKED_ROWS = 10, 200
+"""Length of the lists that are judged, and most rows that they are made for: more rows take longer."""
 
 DRAWS = 500
 """Bootstrap samples of the pairs for the intervals of metrics: more take longer and make the bounds less noisy."""
@@ -93,6 +97,7 @@ def report(
             **_metrics(model, predictors, truth, weight),
             "labels": _labels(model, truth, proba, weight),
             "pictures": _pictures(model, truth, proba, predicted, weight),
+            "ranking": _ranking(model, X, truth),
             "certain": _certain(model, X, features, truth, proba, most=True),
             "uncertain": _certain(model, X, features, truth, proba, most=False),
         }
@@ -213,6 +218,39 @@ def _interval(losses: Array, weight: Array | None) -> str:
     return f" ({low:.4f} to {high:.4f})"
 
 
+def _ranking(model: Any, X: Any, truth: Array) -> str:
+    """Section on the lists of best columns, or nothing: labels without an order have no best."""
+    known, classes = model.record_.known, model.classes_
+    is_ranked = len(classes) == 2 or hasattr(model, "predict_mean")
+    relevant = np.flatnonzero(truth == classes[-1])
+    if not is_ranked or known.dyad_encoder is not None or known.seen is None or not len(relevant):
+        return ""
+    columns = named_arrays(X)
+    names = [vocabulary.name for vocabulary in known.vocabularies]
+    rows, first = np.unique(columns[names[0]][relevant], return_index=True)
+    few = rows[np.argsort(first, kind="stable")][:RANKED_ROWS]
+    relevant = relevant[np.isin(columns[names[0]][relevant], few)]
+    try:
+        pairs = {name: columns[name][relevant] for name in names}
+        figures = named_arrays(evaluate_ranking(model, pairs, k=LISTED, by=classes[-1].item()))
+    except InputError:
+        # All of these pairs are training pairs.
+        return ""
+    lines = [
+        [str(metric), f"{value:.4f} ({low:.4f} to {high:.4f})"]
+        for metric, value, low, high in zip(
+            *(figures[name] for name in ("metric", "value", "low", "high")), strict=True
+        )
+    ]
+    cut = f" (of {len(few)} of {len(rows):,} rows)" if len(few) < len(rows) else ""
+    noun = html.escape(f"{names[1]} of each {names[0]}")
+    return (
+        f'<h2>Ranking</h2><p class="faint">Lists of the {LISTED} best {noun}, without those seen in training: how '
+        f"far up the pairs with label {html.escape(str(classes[-1]))} are{cut}. Means over rows.</p>"
+        + _rows(["metric", "model (90% interval)"], lines)
+    )
+
+
 NUMBER = re.compile(r"[+−-]?[\d.,]+%?|–|")
 INTERVAL = re.compile(r"(\S+) (\(\S+ to \S+\))")
 
@@ -261,7 +299,7 @@ def _pictures(model: Any, truth: Array, proba: Array, predicted: Array, weight: 
             drawn[title] = lambda ax: pictures.plot_r_hat(ax, model)
     else:
         drawn["Training: objective by iteration"] = lambda ax: pictures.plot_training_curve(ax, model.trace_)
-    if model.embed(model.row_ids_[:1]).size > 1:
+    if model.record_.best_model.latent(np.arange(1), "row").size > 1:
         for side, what, vocabulary in zip(("row", "col"), ("rows", "columns"), known.vocabularies, strict=False):
             if len(vocabulary) > 2 and not (side == "col" and known.one_set):
                 title = f"Map of {what} ({vocabulary.name}): near points have similar labels"

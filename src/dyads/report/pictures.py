@@ -283,7 +283,7 @@ def plot_latent_map(ax: Any, model: Any, side: str = "row", most: int = 60) -> A
     At most `most` ids are labelled, those far from the centre first, and only where labels do not overlap.
     """
     ids = model.row_ids_ if side == "row" else model.col_ids_
-    weights = np.asarray(model.embed(ids, side), float)
+    weights = np.asarray(model.record_.best_model.latent(np.arange(len(ids)), side), float)
     if weights.shape[1] < 2:
         raise InputError(f"The model has {weights.shape[1]} latent weights per {side}: a map needs at least two.")
     centred = weights - weights.mean(axis=0)

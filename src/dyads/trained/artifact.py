@@ -14,7 +14,7 @@ from scipy import sparse
 
 from dyads.data.archive import LARGEST_FLOAT, Contents, Format, column_to_arrays, read_archive, write_archive
 from dyads.data.codes import Vocabulary, numeric_values, to_numpy
-from dyads.data.dyads import LabelCounts
+from dyads.data.dyads import LabelCounts, Seen
 from dyads.data.features import Encoder
 from dyads.errors import InputError, ModelFileError
 from dyads.model.loss import LOSSES, Loss
@@ -22,12 +22,14 @@ from dyads.model.objective import L2, SCALINGS
 from dyads.model.parameters import Layout
 from dyads.model.record import Calibrator, Draw, Entities, Known, Parts, Population, Record
 from dyads.model.structure import STRUCTURES, Structure, build
+from dyads.model.walk import Walk
 from dyads.settings import is_number
 from dyads.trained.calibration import CALIBRATORS
 
 Array = np.ndarray[Any, Any]
 
-MODEL = Format("dyads model", 6, 0, "save the model again", "fit the model again")
+MODEL = Format("dyads model", 7, 0, "save the model again", "fit the model again")
+SEEN_ARRAYS = ("start", "col", "relation")
 CSR_ARRAYS = ("data", "indices", "indptr")
 PLAIN_FIELDS = ("interactions", "rank", "bias", "strengths", "scaling", "implicit")
 SIDES = ("row", "col")
@@ -37,6 +39,9 @@ FLOAT_NAMES = {np.dtype(np.float32): "F32", np.dtype(np.float64): "F64"}
 
 MOST_RANK = 2**20
 """Largest rank: far beyond use, and small enough to compute sizes with."""
+
+MOST_REACH = 0.999
+"""Largest probability of a random walk to go on: nearer to 1 it would not end."""
 
 MOST_LABEL_BYTES = 2**28
 """Largest size of the labels in memory. NumPy gives every text the length of the longest, which a file need not."""
@@ -65,6 +70,7 @@ def write(path: str | os.PathLike[str], record: Record, about: dict[str, Any]) -
     types: dict[str, str] = {}
     arrays = {
         "relation_counts": known.relation_counts,
+        **({} if known.seen is None else {f"seen_{name}": getattr(known.seen, name) for name in SEEN_ARRAYS}),
         "shared_centre": known.shared_centre,
         "nonconformity": record.nonconformity,
         **{f"{of}_label_counts": getattr(known.label_counts, of) for of in LABEL_COUNTS},
@@ -93,6 +99,8 @@ def write(path: str | os.PathLike[str], record: Record, about: dict[str, Any]) -
         "delta": getattr(chosen.loss, "delta", None),
         "columns": [known.rows.ids.name, known.col_name],
         "relation": None if known.relations is None else known.relations.name,
+        "only_links": known.only_links,
+        "walk": None if known.walk is None else known.walk._asdict(),
         "draws": len(record.draws),
         "best": record.best,
         "encoders": {side: None if encoder is None else encoder.to_json() for side, encoder in encoders.items()},
@@ -210,7 +218,38 @@ def _known(contents: Contents, classes: Array, structure: Structure) -> Known:
         ),
         shared_centre=np.zeros((n_relations, 0)),
         dyad_encoder=_encoder(contents, "dyad", encoders, len(contents.raw("0.theta", FLOATS, (None,)))),
+        seen=_seen(contents, len(sets[0]), len(sets[-1]), None if relations is None else n_relations),
+        only_links=contents.typed("only_links", contents.field("only_links"), bool, "true or false"),
+        walk=_walk(contents, structure.one_set and encoders.get("dyad") is None and contents.has("seen_col")),
     )
+
+
+def _walk(contents: Contents, possible: bool) -> Walk | None:
+    """The random walk of a stack, which needs a graph, and no other features of dyads."""
+    plain = contents.field("walk")
+    if plain is None:
+        return None
+    is_walk = type(plain) is dict and plain.keys() == set(Walk._fields) and all(map(is_number, plain.values()))
+    if not (possible and is_walk and 0 < plain["reach"] < MOST_REACH and plain["scale"] > 0):
+        raise contents.wrong("walk", "null, or the reach, centre and scale of a walk on a graph")
+    return Walk(plain["reach"], plain["centre"], plain["scale"])
+
+
+def _seen(contents: Contents, n_rows: int, n_cols: int, n_relations: int | None) -> Seen | None:
+    if not contents.has("seen_col"):
+        return None
+    col = _codes(contents, "seen_col", None, n_cols)
+    start = contents.raw("seen_start", ("I64",), (None,))
+    if not (0 < len(start) <= n_rows + 1 and start[0] == 0 and start[-1] == len(col) and (np.diff(start) >= 0).all()):
+        raise contents.wrong("seen_start", f"starts of at most {n_rows} rows, from 0 to {len(col)}, in order")
+    return Seen(start, col, None if n_relations is None else _codes(contents, "seen_relation", len(col), n_relations))
+
+
+def _codes(contents: Contents, name: str, length: int | None, n: int) -> Array:
+    codes = contents.raw(name, ("I32", "I64"), (length,))
+    if len(codes) and not (codes.min() >= 0 and codes.max() < n):
+        raise contents.wrong(name, f"codes from 0 to {n - 1}")
+    return codes
 
 
 def _entities(contents: Contents, side: str, name: str, encoders: dict[str, Any]) -> Entities:

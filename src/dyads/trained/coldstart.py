@@ -296,6 +296,7 @@ def fold_in(record: Record, dyads: Dyads, rows: Codes, cols: Codes, engine: Engi
         new_counts[codes] = batch_counts[codes]
         sets.append(replace(entities, counts=new_counts))
     labels = known.label_counts.recounted(dyads, rows, cols)
+    known = known.having_seen(dyads)
     folded = replace(record, known=replace(known.with_sets(sets), label_counts=labels))
     bound = replace(dyads, side=known.side._replace(dyad=dyads.side.dyad))
     solved = [_fold_in_draw(model, bound, counts, rows, cols, engine, i) for i, model in enumerate(folded.models)]

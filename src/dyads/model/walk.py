@@ -1,0 +1,69 @@
+"""The random walk with restart on the graph of training links, as a feature of pairs of nodes."""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from dyads.data.codes import Codes
+
+Array = np.ndarray[Any, Any]
+
+NODES_AT_ONCE = 256
+"""Nodes that walks start from at a time: more take more memory, and fewer more time."""
+
+PRECISION = 1e-6
+"""Share of a walk's visits after which it is cut off."""
+
+
+class Walk(NamedTuple):
+    """A random walk, and how the logarithm of its score is standardised.
+
+    Attributes
+    ----------
+    reach : probability to go on to a random neighbour, instead of back to the start
+    centre, scale : mean and standard deviation of the log score over training pairs
+    """
+
+    reach: float
+    centre: float = 0.0
+    scale: float = 1.0
+
+    def features(self, graph: Any, row: Codes, col: Codes) -> Array:
+        """Return the feature (n,) of pairs of nodes: their standardised log score; zero for unknown nodes.
+
+            x_ij = (log(v_ij + v_ji + 1 / n^2) - centre) / scale
+
+        v_ij is the share of visits to j of walks that start at i. `graph` : sparse (n, n), symmetric, 1 for a link.
+        The constant keeps nodes without a path from ruling the scale: it is far below the uniform share 1 / n.
+        """
+        n = graph.shape[0]
+        known = (row >= 0) & (col >= 0) & (row < n) & (col < n)
+        feature = np.zeros(len(row))
+        feature[known] = (np.log(self._scores(graph, row[known], col[known]) + 1 / n**2) - self.centre) / self.scale
+        return feature
+
+    def _scores(self, graph: Any, row: Codes, col: Codes) -> Array:
+        """Return v_ij + v_ji (n,) of pairs of nodes.
+
+        Walks that start at i visit j as v_i = (1 - reach) sum_k reach^k e_i P^k, with P = D^-1 G and the degrees D.
+        They are reversible, D_i v_ij = D_j v_ji, so that those of the rows are enough.
+        """
+        degree = np.maximum(np.asarray(graph.sum(axis=1)).ravel(), 1)
+        step = sparse.csr_array(graph.T * (self.reach / degree))
+        n_steps = math.ceil(math.log(PRECISION) / math.log(self.reach))
+        scores = np.empty(len(row))
+        starts, place = np.unique(row, return_inverse=True)
+        for first in range(0, len(starts), NODES_AT_ONCE):
+            some = starts[first : first + NODES_AT_ONCE]
+            now = np.zeros((graph.shape[0], len(some)))
+            now[some, np.arange(len(some))] = 1 - self.reach
+            visits = now
+            for _ in range(n_steps):
+                now = step @ now
+                visits = visits + now
+            of_some = np.flatnonzero((place >= first) & (place < first + len(some)))
+            i, j = row[of_some], col[of_some]
+            scores[of_some] = visits[j, place[of_some] - first] * (1 + degree[i] / degree[j])
+        return scores
