@@ -19,6 +19,7 @@ import pytest
 
 import dyads
 from dyads.data.files import Dialect, read_table
+from dyads.solve.minimise import Solution
 
 
 @pytest.fixture(autouse=True)
@@ -360,11 +361,41 @@ def _interrupt(watch, chain, n_left):
     return False
 
 
+def _interrupt_minimiser(watch, iteration, value, theta):
+    """Ctrl-C in the third iteration."""
+    watch.latest = Solution(theta.copy(), iteration, "monitor")
+    if iteration == 3:
+        raise KeyboardInterrupt
+    return False
+
+
 def test_a_fit_that_is_stopped_writes_the_model_so_far(run, table, monkeypatch):
     monkeypatch.setattr("dyads.learn.sampling._Watch.__call__", _interrupt)
     code, out, err = run("fit", "pairs.csv", "--label", "rating", "--kind", "ordinal", "--rank", 1, "-o", "m.dyads")
-    assert (code, out, err) == (1, "", "Stopped after 2 iterations. Wrote the model so far to m.dyads.\n")
+    stopped = "Stopped after 2 iterations. Wrote the model so far to m.dyads, and the state of the fit to "
+    assert (code, out) == (1, "")
+    assert err == f"{stopped}m.dyads.checkpoint: the same command with --force goes on.\n"
     assert dyads.load("m.dyads").n_iter_ == 2
+
+
+@pytest.mark.parametrize("solver", ["gibbs", "sgd"])
+def test_the_same_command_goes_on_and_removes_the_state(run, table, monkeypatch, solver):
+    length = ("--solver-sweeps", 8) if solver == "gibbs" else ("--solver-max-iter", 8)
+    command = ("fit", "pairs.csv", "--label", "rating", "--kind", "ordinal", "--rank", 1, "--solver", solver, *length)
+    command = (*command, "--random-state", 0, "-o")
+    assert run(*command, "whole.dyads")[0] == 0
+    with monkeypatch.context() as patch:
+        if solver == "gibbs":
+            patch.setattr("dyads.learn.sampling._Watch.__call__", _interrupt)
+        else:
+            patch.setattr("dyads.learn.training._Watch.__call__", _interrupt_minimiser)
+        assert run(*command, "m.dyads")[0] == 1
+    assert Path("m.dyads.checkpoint").exists()
+    code, _, err = run(*command, "m.dyads", "--force")
+    assert (code, "Resumed after 2 iterations, from m.dyads.checkpoint." in err) == (0, True)
+    assert not Path("m.dyads.checkpoint").exists()
+    whole, again = (dyads.load(name).record_.draws[-1].theta for name in ("whole.dyads", "m.dyads"))
+    assert (whole == again).all()
 
 
 def test_a_fit_that_is_stopped_says_how_to_resume(run, table, monkeypatch):
@@ -375,7 +406,7 @@ def test_a_fit_that_is_stopped_says_how_to_resume(run, table, monkeypatch):
         patch.setattr("dyads.learn.sampling._Watch.__call__", _interrupt)
         code, out, err = run(*command)
     assert (code, out) == (1, "")
-    assert err == "Stopped. The chains are in chain: the same command resumes from there.\n"
+    assert err == "Stopped. The state of the fit is in chain: the same command goes on.\n"
     assert not Path("m.dyads").exists()
-    assert "Resumed chain 1 from sweep 2, in chain." in run(*command)[2]
-    assert "The chains in chain were complete." in run(*command)[2]
+    assert "Resumed after 2 iterations, from chain." in run(*command)[2]
+    assert "The fit in chain was complete." in run(*command)[2]

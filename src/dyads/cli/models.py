@@ -131,7 +131,12 @@ def fit(
         bool, typer.Option("--cv", help="Choose the penalty by cross-validation (--kind nominal or ordinal).")
     ] = False,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Checkpoint file of the Gibbs sampler, from which an interrupted fit resumes.")
+        Path | None,
+        typer.Option(
+            help="File with the state of the fit, from which the same command goes on if it was interrupted [default: "
+            "beside the model, after a minute; removed at the end].",
+            show_default=False,
+        ),
     ] = None,
     force: Force = False,
     as_json: Json = False,
@@ -170,6 +175,10 @@ def fit(
         raise Usage(f"--cv chooses the penalty and cannot be combined with --{option}: give only one of them.")
     if cv and checkpoint is not None:
         raise Usage("--checkpoint is for a single fit, and --cv runs many: give only one of them.")
+    state = checkpoint
+    # A checkpoint does not hold the running averages of early stopping.
+    if checkpoint is None and not cv and not settings.get("early_stopping"):
+        state = output.with_name(f"{output.name}.checkpoint")
     model: Any = (SEARCHES if cv else ESTIMATORS)[ESTIMATOR_OF[kind]]()
     try:
         model.set_params(**settings).check_params()
@@ -204,7 +213,7 @@ def fit(
             with console.bar("Cross-validation") as update:
                 model.fit(X, y, sample_weight, callback=lambda done, planned: update(done, planned, ""))
         else:
-            with console.bar("Fitting") as update, _checkpointed(checkpoint) as resumed:
+            with console.bar("Fitting") as update, _checkpointed(state, beside=checkpoint is None) as resumed:
 
                 def callback(step: Any) -> None:
                     resumed(step)
@@ -214,7 +223,7 @@ def fit(
                     update(step.seconds, end, f"iteration {step.iteration}, objective {step.objective:,.0f}{left}")
 
                 try:
-                    model.fit(X, y, sample_weight, None, callback, checkpoint, population_weight)
+                    model.fit(X, y, sample_weight, None, callback, state, population_weight)
                 except KeyboardInterrupt as stopped:
                     if checkpoint is not None or not hasattr(model, "record_"):
                         raise
@@ -224,8 +233,13 @@ def fit(
         if negatives:
             model.trained_on_ |= {"negatives": str(negatives), "rate": rate if negatives == "all" else rate or 5.0}
         model.save(output)
+    if interrupt is None and checkpoint is None and state is not None:
+        state.unlink(missing_ok=True)
     if interrupt is not None:
-        raise KeyboardInterrupt(f"Stopped after {model.n_iter_} iterations. Wrote the model so far to {output}.")
+        raise KeyboardInterrupt(
+            f"Stopped after {model.n_iter_} iterations. Wrote the model so far to {output}"
+            + (f", and the state of the fit to {state}: the same command with --force goes on." if state else ".")
+        )
     summary = {
         "model": str(output),
         "kind": str(kind),
@@ -728,14 +742,20 @@ def register(app: typer.Typer) -> None:
 
 
 @contextmanager
-def _checkpointed(path: Path | None) -> Iterator[Callable[[Any], None]]:
-    """Say on Ctrl-C that the fit can be resumed. Yields a function that says from where, at its first step."""
-    existed, first = path is not None and path.exists(), True
+def _checkpointed(path: Path | None, beside: bool) -> Iterator[Callable[[Any], None]]:
+    """Say on Ctrl-C that the fit can be resumed. Yields a function that says from where, at its first step.
+
+    `beside` : whether the file lies beside the model because no other was named.
+    """
+    existed, first, told = path is not None and path.exists(), True, False
 
     def resumed(step: Any) -> None:
-        nonlocal first
+        nonlocal first, told
         if first and existed:
-            console.say(f"Resumed chain {step.init + 1} from sweep {step.iteration - 1}, in {path}.")
+            console.say(f"Resumed after {counted(step.iteration - 1, 'iteration')}, from {path}.")
+        if beside and not existed and not told and path is not None and path.exists():
+            console.say(f"The state of the fit is kept in {path}: if it is interrupted, the same command goes on.")
+            told = True
         first = False
 
     try:
@@ -743,9 +763,9 @@ def _checkpointed(path: Path | None) -> Iterator[Callable[[Any], None]]:
     except KeyboardInterrupt:
         if path is None or not path.exists():
             raise
-        raise KeyboardInterrupt(f"Stopped. The chains are in {path}: the same command resumes from there.") from None
+        raise KeyboardInterrupt(f"Stopped. The state of the fit is in {path}: the same command goes on.") from None
     if first and existed:
-        console.say(f"The chains in {path} were complete.")
+        console.say(f"The fit in {path} was complete.")
 
 
 def _labelled_links(

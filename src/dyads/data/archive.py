@@ -344,7 +344,7 @@ def _to_json(value: Any) -> Any:
     """Replace NaN and infinities, which JSON lacks, by objects such as ``{"float": "nan"}``."""
     if isinstance(value, dict):
         return {key: _to_json(item) for key, item in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_to_json(item) for item in value]
     return {"float": str(value)} if isinstance(value, float) and not math.isfinite(value) else value
 

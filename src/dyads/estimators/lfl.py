@@ -46,8 +46,19 @@ from dyads.estimators.settings import (
     random_state_of,
     solver_of,
 )
+from dyads.learn.checkpoint import FitState, fingerprint_of
 from dyads.learn.sampling import can_sample, sample
-from dyads.learn.training import TRACED, Callback, FitRun, Learned, Progress, Restart, point_solver, resume, train
+from dyads.learn.training import (
+    TRACED,
+    Callback,
+    FitRun,
+    Learned,
+    Progress,
+    Restart,
+    point_solver,
+    resume,
+    train_models,
+)
 from dyads.metrics import log_loss
 from dyads.model.loss import LOSSES, Loss
 from dyads.model.objective import L2, Objective
@@ -165,10 +176,11 @@ class LFL(Predictor):
             Called with a `dyads.learn.training.Progress` after each iteration. Returning True stops the fit. So does
             Ctrl-C: the model is then what it was after the last iteration, and the interrupt is raised.
         checkpoint : path, default None
-            For `Gibbs`, a file that the chains are written to every minute and at the end. If it exists, a fit of the
-            same model to the same data resumes from it, and the result is that of an uninterrupted fit: it keeps the
-            seed it started with, whatever `random_state`. Chains with more than `sweeps` sweeps are kept as they
-            are, with a warning.
+            A file that the state of the fit is written to every minute, when it is interrupted, and at the end. If it
+            exists, a fit of the same model to the same data resumes from it, and the result is that of an uninterrupted
+            fit, bit for bit: it keeps the seed it started with, whatever `random_state`. Chains with more than `sweeps`
+            sweeps are kept as they are, with a warning. L-BFGS then begins afresh every 50 iterations, interrupted or
+            not, since its own state cannot be saved.
         population_weight : (n,) positive numbers, default all one
             Number of dyads that each dyad stands for, if labels were sampled at different rates, such as non-links by
             `dyads.pairs_from_positives`. The model is trained on the dyads as they are, and then its label bias is
@@ -184,40 +196,40 @@ class LFL(Predictor):
         objective = parts.objective(known)
         n_models = self._n_models(is_sampled=correction is not None)
         solver = self._solver_for(objective, len(observed.dyads), n_models)
+        if checkpoint is not None and self.warm_start:
+            raise InputError("Got checkpoint and warm_start=True: expected one of them. Omit one.")
+        settings = (solver, self.n_init, self.early_stopping, n_models, parts.strengths, parts.scaling, parts.rank)
+        values = numeric_values(observed.classes) if self._ordered else None
+        state = FitState.none()
         if checkpoint is not None and not solver.samples:
-            raise InputError(f"checkpoint is only for Gibbs, and the solver is {type(solver).__name__}: omit it.")
+            fingerprint = fingerprint_of(objective, observed.dyads, settings, values)
+            state = FitState(checkpoint, fingerprint, objective.layout.size)
+        kept = state.load("settings")
         if self.l2 is None and not solver.samples:
-            parts = replace(parts, strengths=self._chosen_strengths(parts, X, y, sample_weight, observed))
+            strengths = kept.get("strengths") or self._chosen_strengths(parts, X, y, sample_weight, observed)
+            parts = replace(parts, strengths=strengths)
             objective = parts.objective(known)
         before = self.record_.best_model if self.warm_start and hasattr(self, "record_") else None
         rng = random_state_of(self.random_state)
-        ends: list[Restart] = []
-        interrupted = False
+        seeds = kept.get("seeds") or [int(rng.randint(2**31 - 1)) for _ in range(n_models)]
+        state.save("settings", {"seeds": seeds, "strengths": parts.strengths})
         with _logged(self.verbose, callback) as monitored:
-            for _ in range(n_models):
-                run = FitRun(
-                    engine=self._engine,
-                    seed=int(rng.randint(2**31 - 1)),
-                    values=numeric_values(observed.classes) if self._ordered else None,
-                    n_init=self.n_init,
-                    validation_fraction=self.early_stopping,
-                    side_training=features_of(self.features).training,
-                    start=None if before is None else self._warm_start(before, parts, known),
-                    callback=monitored,
-                )
-                try:
-                    learned = self._learn(objective, observed.dyads, solver, run, checkpoint)
-                except KeyboardInterrupt:
-                    if not ends:
-                        raise
-                    interrupted = True
-                    break
-                if not ends:
-                    first, split = learned, run.split(observed.dyads)
-                ends.append(learned.best)
-                interrupted = learned.interrupted
-                if learned.stopped:
-                    break
+            run = FitRun(
+                engine=self._engine,
+                seed=seeds[0],
+                values=values,
+                n_init=self.n_init,
+                validation_fraction=self.early_stopping,
+                side_training=features_of(self.features).training,
+                start=None if before is None else self._warm_start(before, parts, known),
+                callback=monitored,
+            )
+            if solver.samples:
+                _warn_of_weights(observed.dyads)
+                first = sample(objective, observed.dyads, solver, run, checkpoint)
+            else:
+                first = train_models(objective, observed.dyads, solver, run, seeds, state)
+        ends, interrupted, split = list(first.models) or [first.best], first.interrupted, run.split(observed.dyads)
         best, held_out = ends[0], {}
         if self.early_stopping is not None:
             held_out = _held_out(self._recorded(parts, known, first, ends[:1], observed.dyads), *split, self._engine)
@@ -265,22 +277,6 @@ class LFL(Predictor):
         """Whether the latent weights of a point estimate are near zero."""
         is_point = self.record_.parts.rank > 0 and not self.record_.is_posterior
         return is_point and self.record_.models[0].latent_size() < VANISHED
-
-    def _learn(
-        self, objective: Objective, dyads: Dyads, solver: Any, run: FitRun, checkpoint: str | os.PathLike[str] | None
-    ) -> Learned:
-        """Minimise the objective or sample its posterior, depending on the solver."""
-        if solver.samples:
-            if dyads.weight is not None and (dyads.weight % 1 != 0).any():
-                warnings.warn(
-                    "Weights that are not counts multiply the log-likelihood: the posterior is as certain as if a pair "
-                    f"of weight w had been seen w times, {dyads.total_weight:,.0f} labels in all. Scale the weights to "
-                    "the number of labels that they stand for, or use solver='point'.",
-                    WeightWarning,
-                    stacklevel=caller_level(),
-                )
-            return sample(objective, dyads, solver, run, checkpoint)
-        return train(objective, dyads, solver, run)
 
     def _recorded(self, parts: Parts, known: Known, learned: Learned, ends: list[Restart], dyads: Dyads) -> Record:
         """The record of a posterior, or of the mean of point estimates."""
@@ -649,6 +645,18 @@ class LFL(Predictor):
         self._check_observed(more)
         features = known.pair_features(more.dyads.codes, more.dyads.side.dyad)
         return replace(more, dyads=replace(more.dyads, side=more.dyads.side._replace(dyad=features)))
+
+
+def _warn_of_weights(dyads: Dyads) -> None:
+    """Warn of weights that a posterior takes for counts."""
+    if dyads.weight is not None and (dyads.weight % 1 != 0).any():
+        warnings.warn(
+            "Weights that are not counts multiply the log-likelihood: the posterior is as certain as if a pair "
+            f"of weight w had been seen w times, {dyads.total_weight:,.0f} labels in all. Scale the weights to "
+            "the number of labels that they stand for, or use solver='point'.",
+            WeightWarning,
+            stacklevel=caller_level(),
+        )
 
 
 def _held_out(record: Record, kept: Dyads, held: Dyads | None, engine: Engine) -> dict[str, float]:

@@ -1,8 +1,10 @@
-"""Checkpoints: the chains of a sampler in a file, from which the same fit can be resumed."""
+"""Checkpoints: the state of a fit in a file, from which the same fit can be resumed; chains, or that of a minimiser."""
 
 import hashlib
 import os
+import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,196 @@ LARGEST_PARAMETER, LARGEST_PRECISION = 1e9, 1e30
 
 CHECKPOINT_SECONDS = 60.0
 """Seconds between checkpoints: an interruption loses at most about a minute, and writing takes a negligible share."""
+
+
+FIT = Format("dyads fit", 1, 0, START_OVER, START_OVER)
+
+LARGEST_STATE = 1e35
+"""Largest magnitude of a number in the state of a minimiser: below the largest of single precision."""
+
+
+class FitState:
+    """The state of a fit by a minimiser, in parts by name, and its file; without a path it keeps nothing.
+
+    The parts are "settings" (what the fit has chosen: seeds, penalties), "models" (those that are done), "train" (where
+    the current one is), "solver" and "watch" (the state of its solver and of its monitor). Each is a dict of arrays and
+    JSON values. The file is written at regular intervals and when the fit is interrupted, all parts at once, so that
+    they belong together.
+
+    `size` : number of parameters, by which the arrays of the file are checked.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None, fingerprint: str, size: int) -> None:
+        self.path, self.fingerprint = path, fingerprint
+        self.parts: dict[str, dict[str, Any]] = {}
+        self.pending: dict[str, dict[str, Any]] = {}
+        self.written = time.perf_counter()
+        if path is not None and Path(path).exists():
+            self.parts = self._read(path, size)
+
+    @classmethod
+    def none(cls) -> "FitState":
+        """A state that is not kept."""
+        return cls(None, "", 0)
+
+    @property
+    def is_kept(self) -> bool:
+        return self.path is not None
+
+    def _read(self, path: str | os.PathLike[str], size: int) -> dict[str, dict[str, Any]]:
+        contents = read_archive(path, FIT)
+        about = contents.typed("about", contents.field("about"), dict, "an object")
+        _check_owner(path, about.get("fingerprint"), self.fingerprint)
+        given = contents.typed("parts", about.get("parts"), dict, "an object")
+        parts: dict[str, dict[str, Any]] = {}
+        for name, part in given.items():
+            fields = contents.typed(f"parts ({name})", part, dict, "an object")
+            if name not in STATE_FIELDS or not fields.keys() <= STATE_FIELDS[name].keys():
+                raise contents.wrong(f"parts ({name})", f"parts {list(STATE_FIELDS)} with their fields")
+            for field, value in fields.items():
+                if not STATE_FIELDS[name][field](value):
+                    raise contents.wrong(f"parts ({name}, {field})", "a value that a fit leaves")
+            parts[name] = dict(fields)
+        for name in contents.arrays:
+            part, _, field = name.partition(".")
+            shape = (2, size) if field == "descent" else (size,)
+            if part not in parts or not re.fullmatch(r"theta\d*|descent|best", field):
+                raise contents.wrong(name, "an array of a fit")
+            array = contents.floats(name, *shape, least=-LARGEST_STATE, most=LARGEST_STATE, dtype=("F32", "F64"))
+            parts[part][field] = np.array(array)
+        for name, fields in parts.items():
+            needed = {field for field in STATE_FIELDS[name] if field not in OPTIONAL_FIELDS} | STATE_ARRAYS[name]
+            n_ends = len(fields.get("restarts", fields.get("ends", [])))
+            needed |= {f"theta{i}" for i in range(n_ends)}
+            if not needed <= fields.keys():
+                raise contents.wrong(f"parts ({name})", f"the fields {sorted(needed)}")
+        return parts
+
+    def load(self, part: str) -> dict[str, Any]:
+        """A part of the state, or an empty dict."""
+        return self.parts.get(part, {})
+
+    def save(self, part: str, state: dict[str, Any]) -> None:
+        """Replace a part, and those that wait for it; write the file if the last time was a while ago."""
+        self.parts |= {part: state} | self.pending
+        self.pending = {}
+        if self.is_kept and time.perf_counter() - self.written > CHECKPOINT_SECONDS:
+            self.write()
+
+    def clear(self, *parts: str) -> None:
+        """Forget parts of what is done."""
+        for part in parts:
+            self.parts.pop(part, None)
+            self.pending.pop(part, None)
+
+    def write(self) -> None:
+        """Write the file."""
+        if self.path is None or not self.parts:
+            return
+        arrays: dict[str, Array] = {}
+        fields: dict[str, dict[str, Any]] = {}
+        for part, state in self.parts.items():
+            arrays |= {f"{part}.{name}": value for name, value in state.items() if isinstance(value, np.ndarray)}
+            fields[part] = {name: value for name, value in state.items() if not isinstance(value, np.ndarray)}
+        write_archive(self.path, FIT, {"about": {"fingerprint": self.fingerprint, "parts": fields}}, arrays)
+        self.written = time.perf_counter()
+
+    def of_solver(self) -> "SolverState":
+        """The part of the solver, as it sees it."""
+        return SolverState(self)
+
+
+def _is_step(value: Any) -> bool:
+    """Whether a value is an iteration of a trace."""
+    return type(value) is list and len(value) == N_PROGRESS and all(type(number) in (int, float) for number in value)
+
+
+def _is_trace(value: Any) -> bool:
+    return type(value) is list and all(map(_is_step, value))
+
+
+def _is_ends(value: Any) -> bool:
+    """Whether a value is a list of the ends of restarts, without their parameters."""
+    return type(value) is list and all(
+        type(end) is dict
+        and end.keys() == END_FIELDS.keys()
+        and all(type(end[field]) in kinds for field, kinds in END_FIELDS.items())
+        for end in value
+    )
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_float(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _is_strengths(value: Any) -> bool:
+    return value is None or (type(value) is dict and all(map(_is_float, value.values())))
+
+
+N_PROGRESS = 6
+"""Number of fields of an iteration in a trace."""
+
+END_FIELDS = {
+    "objective": (int, float),
+    "solver": (str,),
+    "n_iter": (int,),
+    "ended": (str,),
+    "validation": (int, float),
+    "diverged": (str, type(None)),
+    "warning": (str, type(None)),
+}
+"""Fields of the end of a restart, without its parameters, and the types of their values."""
+
+STATE_FIELDS: dict[str, dict[str, Callable[[Any], bool]]] = {
+    "settings": {
+        "seeds": lambda value: type(value) is list and bool(value) and all(map(_is_count, value)),
+        "strengths": _is_strengths,
+    },
+    "models": {"ends": _is_ends, "trace": _is_trace},
+    "train": {"init": _is_count, "stage": _is_count, "n_iter": _is_count, "trace": _is_trace, "restarts": _is_ends},
+    "solver": {"n_iter": _is_count, "last": _is_float, "first_rate": _is_float, "retries": _is_count},
+    "watch": {"validation": _is_float, "since_best": _is_count},
+}
+"""Fields of the parts of a state, and what a value read from a file must be."""
+
+OPTIONAL_FIELDS = {"last", "first_rate", "retries"}
+"""Fields that only some solvers have."""
+
+STATE_ARRAYS = {"settings": set(), "models": set(), "train": {"theta"}, "solver": set(), "watch": {"best"}}
+"""Arrays that a part always has. A solver has those that it needs."""
+
+
+class SolverState:
+    """The state of a solver within that of a fit; see `dyads.solve.minimise.Saved`."""
+
+    def __init__(self, state: FitState) -> None:
+        self._state = state
+        self.is_kept = state.is_kept
+
+    def load(self, *names: str) -> dict[str, Any]:
+        state = self._state.load("solver")
+        if state and not set(names) <= state.keys():
+            raise InputError(
+                f"The checkpoint {self._state.path} lacks {set(names) - state.keys()} of its solver: expected the file "
+                f"of a fit; {START_OVER}."
+            )
+        return state
+
+    def save(self, state: dict[str, Any]) -> None:
+        if self.is_kept:
+            self._state.save("solver", state)
+
+
+def _check_owner(path: str | os.PathLike[str], fingerprint: Any, expected: str) -> None:
+    if fingerprint != expected:
+        raise InputError(
+            f"The checkpoint {path} belongs to other data or another model: expected the same data and model. Pass "
+            "another path, or delete it to start over."
+        )
 
 
 class Checkpoint:
@@ -69,11 +261,7 @@ def resumed_chains(
         return [], seed
     contents = read_archive(path, CHAINS)
     about = contents.typed("about", contents.field("about"), dict, "an object")
-    if about.get("fingerprint") != fingerprint:
-        raise InputError(
-            f"The checkpoint {path} belongs to other data or another model: expected the same data and model. Pass "
-            "another path, or delete it to start over."
-        )
+    _check_owner(path, about.get("fingerprint"), fingerprint)
     thinning = contents.typed("every", about.get("every"), list, "a list")
     chains = [_chain(contents, f"chain{number}_", every, layout) for number, every in enumerate(thinning)]
     return chains, contents.count("seed", about.get("seed"), 0, 2**32 - 1)
@@ -128,9 +316,9 @@ def _states(contents: Contents, start: str, layout: Layout, first: tuple[int, ..
     return arrays
 
 
-def fingerprint_of(objective: Objective, dyads: Dyads, n_chains: int, values: Array | None) -> str:
-    """SHA-256 of the data and the model: a chain may only be resumed with its own."""
-    digest = hashlib.sha256(repr((objective.layout, objective.loss, n_chains, dyads.n_rows, dyads.n_cols)).encode())
+def fingerprint_of(objective: Objective, dyads: Dyads, settings: Any, values: Array | None) -> str:
+    """SHA-256 of the data, the model and settings of the fit: it may only be resumed with its own."""
+    digest = hashlib.sha256(repr((objective.layout, objective.loss, settings, dyads.n_rows, dyads.n_cols)).encode())
     side = [
         part for matrix in dyads.side if matrix is not None for part in (matrix.data, matrix.indices, matrix.indptr)
     ]

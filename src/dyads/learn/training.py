@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from dyads.data.dyads import Counts, Dyads
 from dyads.engine import Engine, Problem
 from dyads.errors import DivergenceError, InputError
+from dyads.learn.checkpoint import FitState
 from dyads.model.objective import Objective
 from dyads.model.streams import Stream, random_stream
 from dyads.solve import LBFGS, SGD, SOLVERS
@@ -84,6 +85,10 @@ class Restart:
     diverged: str | None = None
     warning: str | None = None
 
+    def without_theta(self) -> dict[str, Any]:
+        """The other fields, as JSON values."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "theta"}
+
     @property
     def sort_key(self) -> tuple[bool, float]:
         """Key to compare restarts by; the smallest is the best."""
@@ -102,6 +107,7 @@ class Learned(NamedTuple):
     diagnostics : mixing diagnostics of a sampler; None for a minimiser
     interrupted : whether Ctrl-C ended the fit; the rest is what it had learnt so far
     stopped : whether the callback or Ctrl-C ended it
+    models : the best restarts of several models, of which this is the first; empty for a sampler
     """
 
     best: Restart
@@ -111,6 +117,7 @@ class Learned(NamedTuple):
     diagnostics: Any = None
     interrupted: bool = False
     stopped: bool = False
+    models: Sequence[Restart] = ()
 
 
 class FitRun(NamedTuple):
@@ -155,37 +162,47 @@ def work_of(objective: Objective, n_dyads: int) -> int:
     return n_dyads * (DYAD_WORK + objective.layout.sizes[0])
 
 
-def train(objective: Objective, dyads: Dyads, solver: Minimiser, run: FitRun) -> Learned:
+def train(objective: Objective, dyads: Dyads, solver: Minimiser, run: FitRun, state: FitState | None = None) -> Learned:
     """Minimise the objective from random starts and keep the best result.
 
     Ctrl-C ends the fit at its last iteration; before the first one it is raised.
+
+    `state` : where the fit keeps its state, and goes on from; or None.
     """
+    state = FitState.none() if state is None else state
     name = type(solver).__name__
     if solver.needs_smooth and not objective.loss.smooth:
         fitting = [other for other, kind in SOLVERS.items() if not kind.needs_smooth and not kind.samples]
         raise InputError(f"{name} needs a smooth loss, but got {objective.loss!r}: use solver={fitting[0]!r}.")
     kept, held = run.split(dyads)
-    trace: list[Progress] = []
-    restarts: list[Restart] = []
-    stages = _stages(objective, run.side_training)
+    before, stages = state.load("train"), _stages(objective, run.side_training)
+    if before.get("init", 0) >= run.n_init or before.get("stage", 0) >= len(stages):
+        raise InputError(f"The checkpoint {state.path} is not that of this fit: delete it to start over.")
+    trace = [Progress(*step) for step in before.get("trace", [])]
+    restarts = restored(before, "restarts")
     interrupted = False
     with run.engine.bind(objective, kept) as problem:
         began = time.perf_counter()
-        for init in range(run.n_init):
+        for init in range(before.get("init", 0), run.n_init):
             rng = random_stream(run.seed, Stream.START, init)
             theta = _initial(objective, rng, dyads, kept, run.values)
             if run.start is not None and init == 0:
                 theta = run.start(theta)
             seed = int(rng.integers(2**31))
-            n_iter = 0
-            for number, free in enumerate(stages):
+            n_iter, first_stage = 0, 0
+            if init == before.get("init"):
+                theta, n_iter, first_stage = before["theta"], before["n_iter"], before["stage"]
+            for number, free in list(enumerate(stages))[first_stage:]:
                 last = number == len(stages) - 1
+                if state.is_kept:
+                    about = {"init": init, "stage": number, "n_iter": n_iter, "theta": theta, "trace": trace}
+                    state.save("train", about | kept_ends(restarts, "restarts"))
                 first = theta if last else np.where(_side(objective), 0, theta)
                 n_left = len(stages) * (run.n_init - init) - number
                 planned = None if solver.planned is None else solver.planned * n_left
-                watch = _Watch(problem, held, init, n_iter, began, trace, run.callback, planned)
+                watch = _Watch(problem, held, init, n_iter, began, trace, run.callback, planned, state)
                 try:
-                    solution = solver.minimise(problem.restricted(free), first, seed, watch)
+                    solution = solver.minimise(problem.restricted(free), first, seed, watch, state.of_solver())
                 except KeyboardInterrupt:
                     if watch.latest is None and not restarts:
                         raise
@@ -193,13 +210,15 @@ def train(objective: Objective, dyads: Dyads, solver: Minimiser, run: FitRun) ->
                 best = solution.theta if watch.best is None else watch.best
                 theta = best if last else np.where(_side(objective), theta, best)
                 n_iter += solution.n_iter
+                if not interrupted:
+                    state.clear("solver", "watch")
                 if interrupted or watch.stopped_by_callback or solution.diverged is not None:
                     break
             ended: Ended = "tolerance" if watch.stopped_early else solution.ended
             restarts.append(
                 Restart(
                     theta=best,
-                    objective=problem.value(best),
+                    objective=float(problem.value(best)),
                     solver=name.lower(),
                     n_iter=n_iter,
                     ended=ended,
@@ -212,6 +231,50 @@ def train(objective: Objective, dyads: Dyads, solver: Minimiser, run: FitRun) ->
                 break
     best_restart = min(restarts, key=lambda restart: restart.sort_key)
     return Learned(best_restart, trace, interrupted=interrupted, stopped=interrupted or watch.stopped_by_callback)
+
+
+def train_models(
+    objective: Objective, dyads: Dyads, solver: Minimiser, run: FitRun, seeds: Sequence[int], state: FitState
+) -> Learned:
+    """Minimise the objective once for each seed; the result is that of the first, with all `models`.
+
+    Ctrl-C ends with those that are done and the one that was under way.
+    """
+    done = state.load("models")
+    models = restored(done, "ends")
+    first = Learned(models[0], [Progress(*step) for step in done["trace"]]) if models else None
+    interrupted = stopped = False
+    for seed in seeds[len(models) :]:
+        try:
+            learned = train(objective, dyads, solver, run._replace(seed=seed), state)
+        except KeyboardInterrupt:
+            state.write()
+            if not models:
+                raise
+            interrupted = True
+            break
+        first = learned if first is None else first
+        models.append(learned.best)
+        interrupted, stopped = learned.interrupted, learned.stopped
+        if stopped:
+            break
+        state.clear("train", "solver", "watch")
+        state.save("models", {"trace": first.trace, **kept_ends(models, "ends")})
+    state.write()
+    assert first is not None
+    return first._replace(models=models, interrupted=interrupted, stopped=interrupted or stopped)
+
+
+def kept_ends(ends: Sequence[Restart], name: str) -> dict[str, Any]:
+    """Ends of restarts as a part of a `FitState`; `restored` reads them back."""
+    thetas = {f"theta{i}": end.theta for i, end in enumerate(ends)}
+    return {name: [end.without_theta() for end in ends]} | thetas
+
+
+def restored(part: dict[str, Any], name: str) -> list[Restart]:
+    """The ends of restarts in a part of a `FitState`."""
+    blank = Restart(theta=np.zeros(0), objective=math.nan, solver="", n_iter=0, ended="limit")
+    return [replace(blank, theta=part[f"theta{i}"], **end) for i, end in enumerate(part.get(name, []))]
 
 
 def _not_converged(solver: str, n_iter: int) -> str:
@@ -282,6 +345,7 @@ class _Watch:
         trace: list[Progress],
         callback: Callback | None,
         planned: int | None,
+        state: FitState,
     ) -> None:
         self.problem, self.held, self.init, self.before, self.began = problem, held, init, before, began
         self.trace, self.callback, self.planned = trace, callback, planned
@@ -290,7 +354,13 @@ class _Watch:
         self.validation = math.nan
         self.since_best = 0
         self.stopped_by_callback = False
-        self.since = time.perf_counter()
+        self.since, self.state = time.perf_counter(), state
+        self.n_resumed = state.load("solver").get("n_iter", 0)
+        # What the trace recorded after the state was kept comes again.
+        trace[:] = [step for step in trace if step.init < init or step.iteration <= before + self.n_resumed]
+        kept = state.load("watch")
+        if kept:
+            self.best, self.validation, self.since_best = kept["best"], kept["validation"], kept["since_best"]
 
     def __call__(self, iteration: int, value: float, theta: Array) -> bool:
         validation, self.latest = math.nan, Solution(theta.copy(), iteration, "monitor")
@@ -300,8 +370,12 @@ class _Watch:
                 self.best, self.validation, self.since_best = theta.copy(), validation, 0
             else:
                 self.since_best += 1
+            if self.state.is_kept:
+                kept = {"best": self.best, "validation": self.validation, "since_best": self.since_best}
+                self.state.pending["watch"] = kept
         now = time.perf_counter()
-        left = math.nan if self.planned is None else (now - self.since) * (self.planned / iteration - 1)
+        n_done = iteration - self.n_resumed
+        left = math.nan if self.planned is None else (now - self.since) * (self.planned - iteration) / n_done
         progress = Progress(self.init, self.before + iteration, value, validation, now - self.began, left)
         self.trace.append(progress)
         self.stopped_by_callback = self.callback is not None and bool(self.callback(progress))

@@ -38,6 +38,41 @@ class Solution:
     diverged: str | None = None
 
 
+class Saved(Protocol):
+    """Where a solver keeps its state, from which a later run goes on as if nothing had happened.
+
+    A state is a dict of arrays and numbers.
+    """
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether states are kept at all."""
+        ...
+
+    def load(self, *names: str) -> dict[str, Any]:
+        """Return the state of an interrupted run of the same problem, which has these fields, or an empty dict."""
+        ...
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Keep the state after an iteration; its arrays are not changed later."""
+        ...
+
+
+class NotSaved:
+    """A `Saved` that keeps nothing."""
+
+    is_kept = False
+
+    def load(self, *names: str) -> dict[str, Any]:
+        return {}
+
+    def save(self, state: dict[str, Any]) -> None:
+        pass
+
+
+NOT_SAVED = NotSaved()
+
+
 class Minimiser(Protocol):
     """A solver that minimises.
 
@@ -50,7 +85,7 @@ class Minimiser(Protocol):
     @property
     def planned(self) -> int | None: ...
 
-    def minimise(self, problem: Any, theta: Array, seed: int, monitor: Monitor) -> Solution:
+    def minimise(self, problem: Any, theta: Array, seed: int, monitor: Monitor, saved: Saved = NOT_SAVED) -> Solution:
         """Minimise, starting from theta; `seed` is for solvers that visit the data in random order."""
         ...
 
@@ -65,6 +100,9 @@ SCALED_VALUE = 1e6
 
 SMALL_GRADIENT = 1e-9
 """SciPy's tolerance on the largest entry of the scaled gradient: so small that `tol` decides when to stop."""
+
+SEGMENT = 50
+"""Iterations after which a run whose state is kept begins afresh: SciPy's own state cannot be saved."""
 
 EVALUATIONS_PER_ITERATION = 20
 """Budget of evaluations per iteration. A line search needs one or two; SciPy's default budget would end long fits."""
@@ -105,9 +143,21 @@ class LBFGS(Setting):
         self.check_count("max_iter", 1)
         self.check_number("tol")
 
-    def minimise(self, problem: Differentiable, theta: Array, seed: int, monitor: Monitor) -> Solution:
+    def minimise(
+        self, problem: Differentiable, theta: Array, seed: int, monitor: Monitor, saved: Saved = NOT_SAVED
+    ) -> Solution:
         """Minimise value_and_gradient(theta); the seed is not used."""
-        best, n_iter, stopped = theta, 0, False
+        state = saved.load("theta", "n_iter") or {"theta": theta, "n_iter": 0}
+        solution = Solution(state["theta"], state["n_iter"], "limit")
+        while solution.ended == "limit" and solution.n_iter < self.max_iter:
+            most = min(self.max_iter, solution.n_iter + SEGMENT) if saved.is_kept else self.max_iter
+            solution = self._segment(problem, solution, most, monitor)
+            saved.save({"theta": solution.theta.copy(), "n_iter": solution.n_iter})
+        return solution
+
+    def _segment(self, problem: Differentiable, start: Solution, most: int, monitor: Monitor) -> Solution:
+        """Go on from `start`, until `most` iterations are done in all."""
+        theta, best, n_iter, stopped = start.theta, start.theta, start.n_iter, False
         initial = abs(problem.value_and_gradient(theta)[0])
         scale = SCALED_VALUE / initial if 0 < initial < math.inf else 1.0
 
@@ -125,8 +175,8 @@ class LBFGS(Setting):
                 raise StopIteration
 
         options = {
-            "maxiter": self.max_iter,
-            "maxfun": EVALUATIONS_PER_ITERATION * (self.max_iter + 1),
+            "maxiter": most - n_iter,
+            "maxfun": EVALUATIONS_PER_ITERATION * (most - n_iter + 1),
             "maxcor": MEMORY,
             "ftol": self.tol,
             "gtol": SMALL_GRADIENT,
@@ -147,6 +197,9 @@ class LBFGS(Setting):
 
 RATE = 1.0
 """Default AdaGrad rate of the first epoch. Steps are normalised by past gradients, so it has the units of theta."""
+
+RESUMED = ("n_iter", "first_rate", "retries")
+"""Numbers in the kept state of a descent: epochs done, the rate of the first, and how often it may still be lowered."""
 
 RETRIES = 5
 """How often the default rate is divided by four, restarting from the last finite state, before the fit fails."""
@@ -208,10 +261,15 @@ class SGD(Setting):
         """Learning rate of a single epoch over more dyads: the one given or, by default, the mean of a fit."""
         return RATE / 2 if self.learning_rate is None else self.first_rate
 
-    def minimise(self, problem: Stochastic, theta: Array, seed: int, monitor: Monitor) -> Solution:
+    def minimise(
+        self, problem: Stochastic, theta: Array, seed: int, monitor: Monitor, saved: Saved = NOT_SAVED
+    ) -> Solution:
         """Run all epochs, unless the monitor stops them."""
         first_rate, retries = self.first_rate, RETRIES if self.learning_rate is None else 0
-        descent, n_iter = problem.descent(theta), 0
+        descent, n_iter, state = problem.descent(theta), 0, saved.load("descent", *RESUMED)
+        if state:
+            descent.restore(state["descent"])
+            n_iter, first_rate, retries = (state[name] for name in RESUMED)
         while n_iter < self.max_iter:
             rate = first_rate * (1 - n_iter / self.max_iter)
             value = finite_epoch(descent, rate, seed, n_iter)
@@ -224,6 +282,9 @@ class SGD(Setting):
             n_iter += 1
             if monitor(n_iter, value, descent.theta()):
                 return Solution(descent.theta(), n_iter, "monitor")
+            if saved.is_kept:
+                numbers = dict(zip(RESUMED, (n_iter, first_rate, retries), strict=True))
+                saved.save({"descent": descent.snapshot()} | numbers)
         return Solution(descent.theta(), n_iter, "schedule")
 
 
@@ -292,15 +353,19 @@ class Newton(Setting):
         self.check_number("tol")
         self.check_count("epochs", 0)
 
-    def minimise(self, problem: InBlocks, theta: Array, seed: int, monitor: Monitor) -> Solution:
+    def minimise(
+        self, problem: InBlocks, theta: Array, seed: int, monitor: Monitor, saved: Saved = NOT_SAVED
+    ) -> Solution:
         """Sweep over all blocks until the objective stops decreasing; the seed is for the epochs of SGD."""
-        last, unowned = math.inf, problem.without_blocks()
-        if self.epochs:
+        last, first, unowned, state = math.inf, 1, problem.without_blocks(), saved.load("theta", "last", "n_iter")
+        if state:
+            theta, last, first = state["theta"], state["last"], state["n_iter"] + 1
+        elif self.epochs:
             start = SGD(self.epochs).minimise(problem, theta, seed, lambda *_: False)
             if start.diverged is not None:
                 return start
             theta = start.theta
-        for n_iter in range(1, self.max_iter + 1):
+        for n_iter in range(first, self.max_iter + 1):
             before, updates = theta, problem.blocks_in_turn(theta)
             for role in updates.roles:
                 updates.solve(role)
@@ -315,4 +380,6 @@ class Newton(Setting):
             if last - value <= self.tol * abs(value):
                 return Solution(theta, n_iter, "tolerance")
             last = value
+            if saved.is_kept:
+                saved.save({"theta": theta.copy(), "last": last, "n_iter": n_iter})
         return Solution(theta, self.max_iter, "limit")
