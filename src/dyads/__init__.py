@@ -18,6 +18,8 @@ _HOME = {
     "evaluate_ranking": "dyads.estimators.ranking",
     "calibration_by_label": "dyads.estimators.selection",
     "calibration_by_support": "dyads.estimators.selection",
+    "scan": "dyads.data.store",
+    "Store": "dyads.data.store",
     "split": "dyads.data.split",
     "propensity": "dyads.estimators.propensity",
     "report": "dyads.report",

@@ -33,6 +33,10 @@ class ModelFileError(DyadsError, ValueError):
     """A model file that cannot be written or read: damaged, of an unsupported version, or not a model file."""
 
 
+class StoreError(DyadsError, ValueError):
+    """A store that is not one, is damaged, or cannot be written."""
+
+
 class MissingDataError(DyadsError, FileNotFoundError):
     """A published data set that is not on disk and cannot be downloaded."""
 

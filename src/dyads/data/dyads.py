@@ -1,5 +1,6 @@
 """Dyads as integer codes: tables after ids and labels have been encoded."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -10,6 +11,15 @@ from dyads.data.codes import Codes
 from dyads.errors import InputError
 
 Floats = npt.NDArray[np.float64]
+
+
+CHUNK = 2**24
+"""Dyads that are counted or sorted at a time: temporary arrays then take a few hundred megabytes at most."""
+
+
+def chunks(n: int) -> list[slice]:
+    """Cut n dyads into slices of `CHUNK`."""
+    return [slice(first, min(first + CHUNK, n)) for first in range(0, max(n, 1), CHUNK)]
 
 
 def narrow(codes: Codes, n: int) -> Codes:
@@ -44,6 +54,21 @@ class Side(NamedTuple):
 NO_SIDE = Side()
 
 
+class Memory:
+    """Where dyads in memory keep their orders: in memory. See also `dyads.data.store.Store`."""
+
+    def in_order(self, name: str, dyads: "Dyads", parts: Iterator[Codes]) -> "tuple[Dyads, Codes]":
+        """Return dyads in an order, and their positions before.
+
+        `name` : name of the order. `parts` : the positions, part by part; not used if the order is there already.
+        """
+        positions = np.concatenate(list(parts))
+        return dyads.take(positions), positions
+
+
+MEMORY = Memory()
+
+
 @dataclass(frozen=True)
 class Dyads:
     """Labelled pairs. A pair may occur more than once.
@@ -56,6 +81,7 @@ class Dyads:
     relation : (n,) codes, or None if there is one relation
     n_relations : number of relations
     side : features of rows, columns and dyads
+    home : where orders of the dyads are kept
     """
 
     row: Codes
@@ -68,6 +94,7 @@ class Dyads:
     relation: Codes | None = None
     n_relations: int = 1
     side: Side = NO_SIDE
+    home: Any = MEMORY
 
     def __post_init__(self) -> None:
         for field, n in (("row", self.n_rows), ("col", self.n_cols), ("label", self.n_labels)):
@@ -94,7 +121,11 @@ class Dyads:
 
     def counts(self, codes: Codes, n: int) -> Floats:
         """The sum of weights of each code, (n,)."""
-        return np.bincount(codes, weights=self.weight, minlength=n).astype(np.float64)
+        total = np.zeros(n)
+        for some in chunks(len(codes)):
+            weight = None if self.weight is None else self.weight[some]
+            total += np.bincount(codes[some], weights=weight, minlength=n)
+        return total
 
     @property
     def row_counts(self) -> Floats:
@@ -120,7 +151,7 @@ class Dyads:
         relation = None if self.relation is None else self.relation[which]
         row, col, label = self.row[which], self.col[which], self.label[which]
         side = self.side if self.side.dyad is None else self.side._replace(dyad=self.side.dyad[which])
-        return replace(self, row=row, col=col, label=label, weight=weight, relation=relation, side=side)
+        return replace(self, row=row, col=col, label=label, weight=weight, relation=relation, side=side, home=MEMORY)
 
     def hold_out(self, fraction: float, rng: np.random.Generator) -> "tuple[Dyads, Dyads]":
         """Split at random into training dyads and a held-out fraction."""
@@ -238,11 +269,13 @@ class LabelCounts:
     def of(cls, dyads: Dyads) -> "LabelCounts":
         relation = np.zeros_like(dyads.label) if dyads.relation is None else dyads.relation
         owners = (dyads.row, dyads.n_rows), (dyads.col, dyads.n_cols), (relation, dyads.n_relations)
-        row, col, relations = (
-            dyads.counts(codes.astype(np.int64) * dyads.n_labels + dyads.label, n * dyads.n_labels).reshape(n, -1)
-            for codes, n in owners
-        )
-        return cls(row, col, relations)
+        counts = [np.zeros((n, dyads.n_labels)) for _, n in owners]
+        for some in chunks(len(dyads)):
+            label, weight = dyads.label[some], None if dyads.weight is None else dyads.weight[some]
+            for (codes, n), total in zip(owners, counts, strict=True):
+                cell = codes[some].astype(np.int64) * dyads.n_labels + label
+                total += np.bincount(cell, weights=weight, minlength=n * dyads.n_labels).reshape(n, -1)
+        return cls(*counts)
 
     @property
     def parts(self) -> tuple[Floats, Floats, Floats]:

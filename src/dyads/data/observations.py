@@ -1,7 +1,7 @@
 """From tables to labelled dyads: reads ids, labels, weights and features."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,8 +10,9 @@ import pyarrow as pa
 from scipy import sparse
 
 from dyads.data.codes import Codes, Vocabulary, codes_of, encode_labels, ordered_classes, text_order, to_numpy
-from dyads.data.dyads import Dyads, Side
+from dyads.data.dyads import MEMORY, Dyads, Side
 from dyads.data.features import Encoder, Features, aligned, seen_sets
+from dyads.data.store import Store
 from dyads.data.tables import named_values, read_column, read_feature
 from dyads.errors import InputError
 
@@ -112,6 +113,34 @@ def read_observations(
         relation_codes, 1 if relations is None else len(relations), features,
     )  # fmt: skip
     return Observations(dyads, classes, rows, cols, relations, list(values), encoders)
+
+
+def stored_observations(
+    store: Store,
+    *,
+    one_set: bool = False,
+    side: SideTables | None = None,
+    ordered: bool = False,
+    order: Sequence[str] | None = None,
+) -> Observations:
+    """The labelled dyads of a store; see `read_observations`. Dyads of one id set are read into memory."""
+    dyads, rows, cols, classes = store.dyads, store.rows, store.cols, store.classes
+    if ordered:
+        classes = ordered_classes(store.classes, store.classes, order)
+    if classes is not store.classes and not np.array_equal(classes, store.classes):
+        dyads = replace(dyads, label=codes_of(store.classes, classes)[dyads.label], n_labels=len(classes), home=MEMORY)
+    if one_set:
+        nodes = rows.with_ids(cols.ids, f"column {cols.name!r}")
+        cols = Vocabulary(nodes.ids, cols.name)
+        col = nodes.encode(store.cols.ids)[dyads.col]
+        dyads = replace(dyads, col=col, n_rows=len(nodes), n_cols=len(nodes), home=MEMORY)
+        rows = nodes
+    columns = [rows.name, cols.name, *([] if store.relations is None else [store.relations.name])]
+    rows, cols, features, encoders = _read_side(
+        side or SideTables(), rows, cols, dyads.row, dyads.col, one_set, columns
+    )
+    dyads = replace(dyads, n_rows=len(rows), n_cols=len(cols), side=features)
+    return Observations(dyads, classes, rows, cols, store.relations, columns, encoders)
 
 
 def _read_lines(

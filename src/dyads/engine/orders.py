@@ -3,7 +3,7 @@
 The orders depend on the data only, never on which worker computes what; so sums do not depend on it either.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dyads.data.dyads import Counts, Dyads, Grouped
+from dyads.data.dyads import Counts, Dyads, Grouped, chunks
 from dyads.engine.bundles import ABSENT, Absent, Owned
 from dyads.model.parameters import Role
 
@@ -27,6 +27,9 @@ SHARD = 2**20
 
 Larger shards amortise the transfer; smaller ones need less memory at a time.
 """
+
+SORTED_DYADS = 2**24
+"""Dyads that are sorted at a time: more take more memory, and fewer more passes over the data."""
 
 CHUNK = 8192
 """Dyads per task of a sum: a few hundred microseconds of work, well above the cost of starting a task."""
@@ -92,9 +95,9 @@ class Shard:
     @cached_property
     def by_relation(self) -> Grouped:
         """The dyads grouped by relation; within a relation they keep their order."""
-        dyads = self.dyads
-        relation = np.zeros(len(dyads), np.int32) if dyads.relation is None else dyads.relation
-        return Grouped.by(relation, dyads.n_relations)
+        if self.dyads.relation is None:
+            return Grouped(np.array([0, len(self.dyads)]), self.order[: len(self.dyads)])
+        return Grouped.by(self.dyads.relation, self.dyads.n_relations)
 
 
 class Orders:
@@ -109,12 +112,10 @@ class Orders:
         self.dyads, self.one_set, self.n_groups = dyads, one_set, n_groups
 
     @cached_property
-    def _row_order(self) -> Array:
-        return self._sorted_by(self.dyads.row, np.arange(len(self.dyads)))
-
-    @cached_property
     def in_row_order(self) -> Dyads:
-        return self.dyads.take(self._row_order)
+        parts = sorted_parts(self.dyads.row, self.dyads.relation, self.dyads.n_rows)
+        dyads: Dyads = self.dyads.home.in_order("by-row", self.dyads, parts)[0]
+        return dyads
 
     @cached_property
     def by_row(self) -> list[Shard]:
@@ -124,8 +125,10 @@ class Orders:
     @cached_property
     def by_col(self) -> list[Shard]:
         """Shards of columns; the dyads of a column are in row order."""
-        place = self._sorted_by(self.dyads.col, self._row_order)
-        return cut(Role.COL, self.dyads.take(self._row_order[place]), self.dyads.n_cols, place)
+        before = self.in_row_order
+        parts = sorted_parts(before.col, before.relation, before.n_cols)
+        dyads, place = before.home.in_order("by-column", before, parts)
+        return cut(Role.COL, dyads, dyads.n_cols, place)
 
     @cached_property
     def by_node(self) -> list[Shard]:
@@ -140,12 +143,6 @@ class Orders:
         grouped = Grouped.by(node, dyads.n_rows)
         return [Shard(Role.NODE, 0, grouped.start, order[grouped.order], dyads)]
 
-    def _sorted_by(self, owner: Array, order: Array) -> Array:
-        """Return the indices that sort dyads, given in `order`, by owner, then by relation; otherwise order is kept."""
-        if self.dyads.relation is None:
-            return np.argsort(owner[order], kind="stable")
-        return np.lexsort((self.dyads.relation[order], owner[order]))
-
     def of(self, role: Role) -> list[Shard]:
         """Return the shards of a role: rows, columns or nodes."""
         return self.by_row if role == Role.ROW else self.by_col if role == Role.COL else self.by_node
@@ -155,17 +152,42 @@ class Orders:
         return Cells.of(self.dyads, self.one_set, self.n_groups)
 
 
+def sorted_parts(owner: Array, relation: Array | None, n_owners: int) -> Iterator[Array]:
+    """Yield, part by part, the positions that sort dyads by owner, then by relation; otherwise their order is kept.
+
+    A part has the dyads of some owners, about `SORTED_DYADS`, so that memory does not grow with the data.
+    """
+    parts = [(0, n_owners)]
+    if len(owner) > SORTED_DYADS:
+        count = sum(np.bincount(owner[some], minlength=n_owners) for some in chunks(len(owner)))
+        parts = owner_tasks(np.concatenate([[0], np.cumsum(count)]), SORTED_DYADS)
+    for first, last in parts:
+        positions = np.arange(len(owner))
+        if len(parts) > 1:
+            chosen = [
+                some.start + np.flatnonzero((owner[some] >= first) & (owner[some] < last))
+                for some in chunks(len(owner))
+            ]
+            positions = np.concatenate(chosen)
+        own = owner[positions]
+        order = np.argsort(own, kind="stable") if relation is None else np.lexsort((relation[positions], own))
+        yield positions[order]
+
+
 def cut(role: Role, dyads: Dyads, n_owners: int, place: Any) -> list[Shard]:
     """Cut dyads, sorted by owner, into shards of whole owners."""
     owner = dyads.row if role == Role.ROW else dyads.col
     start = np.searchsorted(owner, np.arange(n_owners + 1))
     shards = []
-    for first, last in owner_tasks(start, SHARD):
+    tasks = owner_tasks(start, SHARD)
+    # All shards share one array: the dyads of a shard are in the order of its owners.
+    identity = np.arange(max(int(start[last] - start[first]) for first, last in tasks))
+    for first, last in tasks:
         begin, end = int(start[first]), int(start[last])
         whole = end - begin == len(dyads)
         part = dyads if whole else dyads.take(slice(begin, end))
         lines = place if isinstance(place, Absent) else place[begin:end]
-        shards.append(Shard(role, first, start[first : last + 1] - begin, np.arange(end - begin), part, lines))
+        shards.append(Shard(role, first, start[first : last + 1] - begin, identity[: end - begin], part, lines))
     return shards
 
 
@@ -193,8 +215,11 @@ class Cells:
         first, second = _deal(counts.row, n_groups)[dyads.row], _deal(counts.col, n_groups)[dyads.col]
         if one_set:
             first, second = np.minimum(first, second), np.maximum(first, second)
-        grouped = Grouped.by(first * first.dtype.type(n_groups) + second, n_groups**2)
-        return cls(dyads.take(grouped.order), grouped.start, n_groups, one_set)
+        cell = first * first.dtype.type(n_groups) + second
+        count = sum(np.bincount(cell[some], minlength=n_groups**2) for some in chunks(len(cell)))
+        parts = sorted_parts(cell, None, n_groups**2)
+        in_cells, _ = dyads.home.in_order(f"cells-{n_groups}", dyads, parts)
+        return cls(in_cells, np.concatenate([[0], np.cumsum(count)]), n_groups, one_set)
 
     def round(self, shift: int) -> list[int]:
         """Return cells of which no two share a group.

@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from dyads.data.archive import Contents
 from dyads.data.codes import numeric_values, read_labels, to_numpy, values_of
 from dyads.data.observations import Observations, read_weight, wanted_columns
+from dyads.data.store import Store
 from dyads.errors import InputError
 from dyads.estimators.lfl import LFL
 from dyads.estimators.predictor import SAVED, SAVED_DIAGNOSTICS
@@ -233,7 +234,7 @@ class LFLLinkWalk(LFLLink):
     def fit(
         self,
         X: Any,
-        y: Any,
+        y: Any = None,
         sample_weight: Any = None,
         seen: Any = None,
         callback: Any = None,
@@ -242,6 +243,8 @@ class LFLLinkWalk(LFLLink):
     ) -> Self:
         """Fit the parts and their weights; the parameters are those of `LFLLink.fit`."""
         solver = solver_of(self.solver)
+        if isinstance(X, Store):
+            raise InputError("LFLLinkWalk got a store: expected a table. Use LFLLink, or read the table whole.")
         if self.warm_start or (solver is not None and solver.samples):
             raise InputError("LFLLinkWalk got warm_start=True or a sampler: expected a point estimate. Use LFLLink.")
         plain = LFLLink().set_params(**self.get_params(deep=False))

@@ -23,8 +23,10 @@ from dyads.data.observations import (
     read_more,
     read_observations,
     read_weight,
+    stored_observations,
     wanted_columns,
 )
+from dyads.data.store import Store
 from dyads.data.tables import column_name, library_of
 from dyads.engine import Engine, Problem
 from dyads.errors import (
@@ -36,7 +38,7 @@ from dyads.errors import (
     caller_level,
 )
 from dyads.estimators.predictor import Predictor
-from dyads.estimators.search import chosen_l2, read_data
+from dyads.estimators.search import chosen_l2, read_data, stored_data
 from dyads.estimators.settings import (
     asks_for_point,
     check_choices,
@@ -152,7 +154,7 @@ class LFL(Predictor):
     def fit(
         self,
         X: Any,
-        y: Any,
+        y: Any = None,
         sample_weight: Any = None,
         seen: Any = None,
         callback: Callback | None = None,
@@ -163,10 +165,10 @@ class LFL(Predictor):
 
         Parameters
         ----------
-        X : table of n dyads
+        X : table of n dyads, or a `dyads.Store`
             Row ids and column ids, as a pandas, polars or Arrow table, a NumPy array, a dict of columns or a list of
             pairs. Further columns are features of the dyads.
-        y : (n,) labels
+        y : (n,) labels; none for a store, which holds them
         sample_weight : (n,) nonnegative weights, default all one
             A dyad of weight two counts as two dyads, and one of weight zero as none. A posterior warns of weights that
             are not counts.
@@ -238,7 +240,7 @@ class LFL(Predictor):
             first, ends = _corrected(parts.layout(known), first, ends, correction)
         self.record_ = self._recorded(parts, known, first, ends, population)
         self.columns_ = observed.columns
-        self.library_ = library_of(X)
+        self.library_ = None if isinstance(X, Store) else library_of(X)
         self.n_features_in_ = len(observed.columns)
         self.n_iter_ = best.n_iter
         is_short = solver_of(self.solver) is None and n_models > 1
@@ -250,6 +252,8 @@ class LFL(Predictor):
         self.trace_ = {name: [getattr(step, name) for step in first.trace] for name in TRACED}
         self.held_out_ = held_out
         self.trained_on_ = _origin(y, sample_weight, len(observed.dyads))
+        if isinstance(X, Store):
+            self.trained_on_ |= {"label": X.columns["label"], "weight": X.columns.get("weight")}
         self.__dict__.pop("diagnostics_", None)
         if first.diagnostics is not None:
             self.diagnostics_ = {name: np.asarray(part).tolist() for name, part in first.diagnostics._asdict().items()}
@@ -322,10 +326,11 @@ class LFL(Predictor):
         if self.warm_start and hasattr(self, "record_"):
             return self.record_.parts.strengths
         template = clone(self)
-        if self._ordered and self.order is None:
+        if self._ordered and self.order is None and y is not None:
             template.order = text_order(y)
         try:
-            l2 = chosen_l2(template, read_data(X, y, sample_weight), observed.dyads)
+            data = stored_data(X) if isinstance(X, Store) else read_data(X, y, sample_weight)
+            l2 = chosen_l2(template, data, observed.dyads)
         except KeyboardInterrupt:
             # The interrupt of a candidate would speak of its own iterations.
             raise KeyboardInterrupt from None
@@ -384,15 +389,21 @@ class LFL(Predictor):
         return parts, known
 
     def _read(self, X: Any, y: Any, sample_weight: Any, seen: Any = None, classes: Any = None) -> Observations:
-        y = self._checked(y)
         _, one_set = STRUCTURES[self._structure]
         settings = features_of(self.features)
         side = SideTables(_features(settings.row), _features(settings.col), settings.implicit, seen)
         wanted = wanted_columns(self.id_columns, self._n_id_columns)
-        observed = read_observations(
-            X, y, sample_weight, wanted, one_set=one_set, side=side, classes=classes,
-            ordered=self._ordered, order=self.order,
-        )  # fmt: skip
+        if isinstance(X, Store):
+            if y is not None or sample_weight is not None:
+                raise InputError("Got labels or weights beside a store: expected none, since the store holds them.")
+            if (X.relations is not None) != (self._n_id_columns == 3):
+                raise InputError(f"{X!r} has relations or lacks them: expected those of {type(self).__name__}.")
+            observed = stored_observations(X, one_set=one_set, side=side, ordered=self._ordered, order=self.order)
+        else:
+            observed = read_observations(
+                X, self._checked(y), sample_weight, wanted, one_set=one_set, side=side, classes=classes,
+                ordered=self._ordered, order=self.order,
+            )  # fmt: skip
         if not any(observed.dyads.side.widths) and settings.training != "joint":
             raise InputError(
                 f"SideInformation got training={settings.training!r}, but there are no features: expected row, col, "

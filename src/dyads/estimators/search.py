@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import joblib
 import numpy as np
+import pyarrow as pa
 from scipy import sparse
 from scipy.sparse.linalg import svds
 from sklearn.base import clone
@@ -19,6 +20,7 @@ from dyads import metrics
 from dyads.data.codes import Codes, numeric_values, read_labels
 from dyads.data.dyads import Dyads
 from dyads.data.observations import read_weight
+from dyads.data.store import Store
 from dyads.data.tables import named_values, read_column, read_feature
 from dyads.errors import NotConvergedWarning, UnknownIdWarning, VanishedWarning, WeightWarning
 from dyads.estimators.settings import l2_of, solver_of
@@ -80,6 +82,16 @@ def read_data(X: Any, y: Any, sample_weight: Any) -> Data:
     """Read what parts can be taken of."""
     table = {name: read_feature(values, f"column {name!r}") for name, values in named_values(X).items()}
     return table, read_column(y, "the column of labels", numbers_mix=True), read_weight(sample_weight)
+
+
+def stored_data(store: Store) -> Data:
+    """The columns of a store, of which parts can be taken: ids are dictionaries, of which no copy is made."""
+    dyads = store.dyads
+    codes = [(store.rows, dyads.row), (store.cols, dyads.col)]
+    codes += [] if store.relations is None or dyads.relation is None else [(store.relations, dyads.relation)]
+    table = {ids.name: pa.DictionaryArray.from_arrays(pa.array(code), ids.ids) for ids, code in codes}
+    labels = pa.DictionaryArray.from_arrays(pa.array(dyads.label), pa.array(store.classes))
+    return table, labels, dyads.weight
 
 
 def part_of(data: Data, positions: Array) -> Data:

@@ -325,5 +325,5 @@ def fingerprint_of(objective: Objective, dyads: Dyads, settings: Any, values: Ar
     centre = objective.penalty.shared_centre
     for part in (dyads.row, dyads.col, dyads.label, dyads.weight, dyads.relation, values, centre, *side):
         if part is not None:
-            digest.update(np.ascontiguousarray(part).tobytes())
+            digest.update(np.ascontiguousarray(part).data)
     return digest.hexdigest()

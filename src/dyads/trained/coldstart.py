@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from dyads.data.codes import Codes
-from dyads.data.dyads import Counts, Dyads
+from dyads.data.dyads import Counts, Dyads, chunks
 from dyads.data.features import Features, seen_sets
 from dyads.engine import Engine, OwnPrior, Problem
 from dyads.errors import InputError, NotConvergedWarning, UnknownIdError, caller_level
@@ -212,22 +212,31 @@ def _partner_shifts(model: Model, dyads: Dyads, engine: Engine) -> tuple[Array, 
     """
     own, effective, known = model.layout.blocks(model.theta), model.effective, model.known
     row_average, col_average = (population.average for population in model.populations)
-    pairs = sparse.csr_array((dyads.weights, (dyads.row, dyads.col)), shape=(len(known.rows), len(known.cols)))
-    if known.one_set:
-        pairs = pairs + pairs.T
     h = effective.shared.mean(axis=0)
+    shape = len(known.rows), len(known.cols)
 
-    def mean_of(weights: Any, partners: Array, average: Array) -> Array:
-        total = np.asarray(weights.sum(axis=1))
-        mean = (weights @ partners.astype(np.float64)) / np.maximum(total, 1e-300)[:, None]
+    def mean_of(turned: bool, partners: Array, average: Array) -> Array:
+        """The mean block of the partners of each row; if turned, of each column."""
+        partners = partners.astype(np.float64)
+        total, summed = np.zeros(shape[turned]), np.zeros((shape[turned], partners.shape[1]))
+        for some in chunks(len(dyads)):
+            weight = np.ones(some.stop - some.start) if dyads.weight is None else dyads.weight[some]
+            pairs = sparse.csr_array((weight, (dyads.row[some], dyads.col[some])), shape=shape)
+            if known.one_set:
+                pairs = pairs + pairs.T
+            elif turned:
+                pairs = pairs.T.tocsr()
+            total += np.asarray(pairs.sum(axis=1))
+            summed += pairs @ partners
+        mean = summed / np.maximum(total, 1e-300)[:, None]
         shrunk: Array = average + (mean - average) * (total / (total + SHRINKAGE))[:, None]
         return shrunk
 
     def beyond(a: tuple[Array, Array], b: tuple[Array, Array]) -> Array:
         return _pair_scores(model, a[0], b[0], h, engine) - _pair_scores(model, a[1], b[1], h, engine)
 
-    partner_cols = mean_of(pairs, own.col, col_average)
-    partner_rows = mean_of(pairs.T.tocsr(), own.row, row_average)
+    partner_cols = mean_of(False, own.col, col_average)
+    partner_rows = mean_of(True, own.row, row_average)
     average_col = np.broadcast_to(col_average, partner_cols.shape)
     average_row = np.broadcast_to(row_average, partner_rows.shape)
     rows = beyond((effective.row, effective.row), (partner_cols, average_col))

@@ -1,0 +1,390 @@
+"""The store: labelled pairs in a folder, coded, larger than memory, in the orders that fits read them in.
+
+A store has a manifest, the vocabularies and the labels as Arrow files, the codes as arrays in the order of the tables,
+and a folder for each further order, made when a fit first needs it. Every file is written under another name and then
+renamed, and has a checksum in a manifest: what is there is complete, and what is damaged is found.
+"""
+
+import glob
+import importlib.util
+import json
+import os
+import shutil
+import uuid
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dyads.data.codes import Vocabulary, encode_labels, to_numpy
+from dyads.data.dyads import Dyads
+from dyads.data.files import replacing
+from dyads.errors import InputError, StoreError
+
+Array = np.ndarray[Any, Any]
+
+MANIFEST = "manifest.json"
+VERSION = 1
+"""Version of the format; a store of another version is refused."""
+
+COLUMNS = ("row", "col", "label", "weight", "relation")
+DTYPES = {"row": np.int32, "col": np.int32, "label": np.int32, "weight": np.float64, "relation": np.int32}
+BATCH = 2**20
+"""Rows that are coded or checked at a time."""
+
+MEMORY = "3GB"
+"""Memory that DuckDB may use to encode; beyond it, it works on disk."""
+
+READERS = {
+    ".parquet": "read_parquet({})",
+    ".csv": "read_csv({}, header=true)",
+    ".tsv": "read_csv({}, header=true, delim='\t')",
+    ".txt": "read_csv({}, header=true)",
+}
+"""How DuckDB reads files, by their extensions; those of Arrow are read by pyarrow."""
+
+
+class Store:
+    """A folder of coded pairs; see `scan`. `fit(store)` fits a model to it as to a table.
+
+    Attributes
+    ----------
+    path : the folder
+    columns : names of the columns of row ids, column ids, labels and, where there are any, weights and relations
+    rows, cols, relations : vocabularies; relations are None if there is one
+    classes : labels, sorted
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._manifest = _read_manifest(self.path)
+        if self._manifest.get("format") != "dyads store" or self._manifest.get("version") != VERSION:
+            raise StoreError(
+                f"{self.path} is not a store of this version of dyads: expected one that dyads.scan or dyads encode "
+                "has made. Make it again."
+            )
+        self.columns: dict[str, str] = self._manifest["columns"]
+        names = {name: self.columns[name] for name in ("row", "col", "relation") if name in self.columns}
+        vocabularies = {name: Vocabulary(self._column(f"{name}s.arrow"), column) for name, column in names.items()}
+        self.rows, self.cols = vocabularies["row"], vocabularies["col"]
+        self.relations = vocabularies.get("relation")
+        self.classes = to_numpy(self._column("labels.arrow"))
+
+    def __len__(self) -> int:
+        return int(self._manifest["n"])
+
+    def __repr__(self) -> str:
+        return (
+            f"Store({str(self.path)!r}): {len(self):,} pairs of {len(self.rows):,} rows and {len(self.cols):,} columns"
+        )
+
+    def _column(self, name: str) -> pa.Array:
+        _check_file(self.path, name, self._manifest)
+        with pa.memory_map(str(self.path / name)) as file:
+            return pa.ipc.open_file(file).read_all()["id"].combine_chunks()
+
+    @property
+    def dyads(self) -> Dyads:
+        """All pairs, in the order of the tables, mapped from disk."""
+        arrays = {
+            name: _mapped(self.path, f"{name}.npy", self._manifest, (len(self),))
+            for name in COLUMNS
+            if f"{name}.npy" in self._manifest["files"]
+        }
+        return Dyads(
+            arrays["row"], arrays["col"], arrays["label"], arrays.get("weight"), len(self.rows), len(self.cols),
+            len(self.classes), arrays.get("relation"), 1 if self.relations is None else len(self.relations),
+            home=self,
+        )  # fmt: skip
+
+    def in_order(self, name: str, dyads: Dyads, parts: Iterator[Array]) -> tuple[Dyads, Array]:
+        """Return pairs in an order and their positions before, mapped from disk; see `Memory.in_order`.
+
+        They are written when they are first asked for. Two processes may do so at once: both write the same.
+        """
+        folder = self.path / name
+        if not (folder / MANIFEST).exists():
+            columns = {column: getattr(dyads, column) for column in COLUMNS if getattr(dyads, column) is not None}
+            with _made(folder) as made, _Columns(made, [*columns, "place"], len(dyads)) as out:
+                for positions in parts:
+                    out.write({column: array[positions] for column, array in columns.items()} | {"place": positions})
+                out.close({"n": len(dyads)})
+        manifest = _read_manifest(folder)
+        if manifest.get("n") != len(dyads):
+            raise StoreError(f"{folder} holds {manifest.get('n')} pairs, not {len(dyads)}: delete it, and fit again.")
+        names = [file.removesuffix(".npy") for file in manifest["files"]]
+        arrays = {column: _mapped(folder, f"{column}.npy", manifest, (len(dyads),)) for column in names}
+        row, col, label = (arrays[column] for column in COLUMNS[:3])
+        weight, relation = arrays.get("weight"), arrays.get("relation")
+        return replace(dyads, row=row, col=col, label=label, weight=weight, relation=relation), arrays["place"]
+
+
+def scan(
+    paths: str | os.PathLike[str] | Sequence[str],
+    *,
+    row: str,
+    col: str,
+    label: str,
+    weight: str | None = None,
+    relation: str | None = None,
+    to: str | os.PathLike[str],
+) -> Store:
+    """Encode tables in files into a store, in bounded memory: the folder `to`, which must not exist.
+
+    Needs DuckDB (``pip install 'dyads[large]'``).
+
+    Parameters
+    ----------
+    paths : files, or patterns such as "ratings/*.parquet"
+        Parquet, CSV and TSV with a header, or Arrow files, all of one kind; files of a pattern are taken in the order
+        of their names. Codes are given by first appearance, so a store depends on the tables alone.
+    row, col, label, weight, relation : names of columns
+        Pairs of weight zero are left out.
+    to : folder to make
+    """
+    if importlib.util.find_spec("duckdb") is None:
+        raise InputError("A store needs DuckDB, which is not installed: run pip install 'dyads[large]'.")
+    files = _files(paths)
+    target = Path(to)
+    if target.exists():
+        raise InputError(f"{target} exists: expected the name of a new folder. Delete it, or name another.")
+    names = {"row": row, "col": col, "label": label, "weight": weight, "relation": relation}
+    columns = {name: column for name, column in names.items() if column is not None}
+    if len(set(columns.values())) < len(columns):
+        raise InputError(f"Got the columns {list(columns.values())}: expected a different one for each.")
+    with _made(target) as made:
+        _encode(files, columns, made)
+    return Store(target)
+
+
+def _files(paths: Any) -> list[str]:
+    listed = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    files: list[str] = []
+    for pattern in (os.fspath(path) for path in listed):
+        matches = sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]
+        if not matches:
+            raise InputError(f"No file matches {pattern}: expected tables. Check the pattern.")
+        files += matches
+    missing = [file for file in files if not os.path.isfile(file)]
+    if missing:
+        raise InputError(f"{missing[0]} is not a file: expected a table. Check the path.")
+    kinds = {os.path.splitext(file)[1].lower() for file in files}
+    if len(kinds) != 1 or not kinds <= {*READERS, ".arrow", ".feather"}:
+        raise InputError(f"Got files of the kinds {sorted(kinds)}: expected one of Parquet, CSV, TSV or Arrow.")
+    return files
+
+
+def _encode(files: list[str], columns: dict[str, str], folder: Path) -> None:
+    """Write the codes, vocabularies and labels of tables to a folder."""
+    import duckdb
+
+    work = folder / "work"
+    work.mkdir()
+    connection: Any = duckdb.connect(str(work / "tables.duckdb"))
+    try:
+        connection.execute(f"SET memory_limit = '{MEMORY}'")
+        connection.execute(f"SET temp_directory = '{_quoted(str(work))}'")
+        source = _source(connection, files)
+        try:
+            _read_tables(connection, source, columns)
+        except duckdb.Error as error:
+            reason = " ".join(str(error).split())[:200]
+            raise InputError(
+                f"The tables cannot be read ({reason}): check the files and the names of columns."
+            ) from error
+        n = _number(connection, "SELECT count(*) FROM lines")
+        if not n:
+            raise InputError("The tables have no pairs: expected at least one.")
+        ids = [name for name in ("row", "col", "relation") if name in columns]
+        for name in ids:
+            connection.execute(
+                f"CREATE TABLE {name}s AS SELECT id, row_number() OVER (ORDER BY first) - 1 AS code FROM "
+                f"(SELECT {name} AS id, min(rowid) AS first FROM lines GROUP BY {name})"
+            )
+            _write_column(folder, f"{name}s.arrow", _fetched(connection, f"SELECT id FROM {name}s ORDER BY code"))
+        distinct = _fetched(connection, "SELECT DISTINCT label AS id FROM lines")
+        classes, codes = encode_labels(distinct)
+        _write_column(folder, "labels.arrow", pa.array(classes.tolist()))
+        connection.register("labels_found", pa.table({"id": distinct, "code": codes}))
+        connection.execute("CREATE TABLE labels AS SELECT id, code FROM labels_found")
+        joined = " ".join(f"JOIN {name}s ON lines.{name} = {name}s.id" for name in (*ids, "label"))
+        selected = ", ".join(f"{name}s.code AS {name}" for name in (*ids, "label"))
+        selected += ", lines.weight" if "weight" in columns else ""
+        reader: Any = connection.execute(f"SELECT lines.rowid AS place, {selected} FROM lines {joined}")
+        with _Columns(folder, list(columns), n) as out:
+            for batch in reader.to_arrow_reader(BATCH):
+                out.scatter(np.asarray(batch["place"]), {name: np.asarray(batch[name]) for name in columns})
+            vocabularies = [*(f"{name}s.arrow" for name in ids), "labels.arrow"]
+            out.close({"format": "dyads store", "version": VERSION, "n": n, "columns": columns}, vocabularies)
+    finally:
+        connection.close()
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _source(connection: Any, files: list[str]) -> str:
+    kind = os.path.splitext(files[0])[1].lower()
+    if kind in READERS:
+        listed = ", ".join(f"'{_quoted(file)}'" for file in files)
+        return READERS[kind].format(f"[{listed}]")
+    from pyarrow import dataset
+
+    connection.register("files", dataset.dataset(files, format="arrow"))
+    return "files"
+
+
+def _read_tables(connection: Any, source: str, columns: dict[str, str]) -> None:
+    """Read the tables into "lines", in order, so that the number of a line is its position."""
+    named = ", ".join(f'"{column.replace(chr(34), chr(34) * 2)}" AS {name}' for name, column in columns.items())
+    weighed = " WHERE weight <> 0" if "weight" in columns else ""
+    connection.execute(f"CREATE TABLE lines AS SELECT * FROM (SELECT {named} FROM {source}){weighed}")
+    for name, column in columns.items():
+        missing = _number(connection, f"SELECT count(*) FROM lines WHERE {name} IS NULL")
+        if missing:
+            raise InputError(f"Column {column!r} has {missing:,} missing values: expected none. Drop these lines.")
+    wrong = "SELECT count(*) FROM lines WHERE NOT weight > 0 OR isnan(weight::DOUBLE)"
+    if "weight" in columns and _number(connection, wrong):
+        raise InputError(f"Column {columns['weight']!r} has negative weights or NaN: expected numbers above zero.")
+
+
+def _number(connection: Any, query: str) -> int:
+    """The only number that a query gives."""
+    return int(connection.execute(query).fetchone()[0])
+
+
+def _quoted(text: str) -> str:
+    return text.replace("'", "''")
+
+
+def _fetched(connection: Any, query: str) -> pa.Array:
+    """The column "id" of a query."""
+    column = connection.execute(query).to_arrow_table()["id"].combine_chunks()
+    return column.cast(pa.large_string()) if pa.types.is_string(column.type) else column
+
+
+class _Columns:
+    """Arrays of a folder that are written part by part, and their checksums."""
+
+    def __init__(self, folder: Path, names: Sequence[str], n: int) -> None:
+        self.folder, self.at = folder, 0
+        dtypes = DTYPES | {"place": np.int64}
+        self.arrays = {
+            name: np.lib.format.open_memmap(folder / f"{name}.npy", "w+", dtypes[name], (n,)) for name in names
+        }
+
+    def __enter__(self) -> "_Columns":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.arrays.clear()
+
+    def write(self, part: dict[str, Array]) -> None:
+        """Write the next lines."""
+        n = len(next(iter(part.values())))
+        self.scatter(slice(self.at, self.at + n), part)
+        self.at += n
+
+    def scatter(self, place: Any, part: dict[str, Array]) -> None:
+        """Write lines to their places."""
+        for name, array in self.arrays.items():
+            array[place] = part[name]
+
+    def close(self, manifest: dict[str, Any], others: Sequence[str] = ()) -> None:
+        """Write the arrays to disk, and then the manifest, which says that all is there."""
+        for array in self.arrays.values():
+            array.flush()
+        names = [*(f"{name}.npy" for name in self.arrays), *others]
+        manifest["files"] = {name: _checksum(self.folder / name) for name in names}
+        manifest["checksum"] = _of_manifest(manifest)
+        with replacing(self.folder / MANIFEST) as file:
+            file.write(json.dumps(manifest, indent=1).encode())
+
+
+class _made:
+    """A folder that is made under another name, and renamed when it is complete; else it is removed."""
+
+    def __init__(self, target: Path) -> None:
+        self.target, self.partial = target, target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
+
+    def __enter__(self) -> Path:
+        try:
+            self.partial.mkdir()
+        except OSError as error:
+            raise StoreError(
+                f"{self.target} cannot be made ({error.strerror}): expected a folder to write to."
+            ) from error
+        return self.partial
+
+    def __exit__(self, kind: Any, error: Any, _: object) -> None:
+        if kind is None:
+            try:
+                os.rename(self.partial, self.target)
+            except OSError as failed:
+                if not (self.target / MANIFEST).exists():
+                    raise StoreError(f"{self.target} cannot be made ({failed.strerror}).") from failed
+        shutil.rmtree(self.partial, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise StoreError(
+                f"{self.target} cannot be written ({error.strerror or error}): free some space, or name another folder."
+            ) from error
+
+
+def _checksum(path: Path) -> int:
+    """CRC-32 of a file."""
+    total = 0
+    with open(path, "rb") as file:
+        while block := file.read(2**22):
+            total = zlib.crc32(block, total)
+    return total
+
+
+def _of_manifest(manifest: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(manifest, sort_keys=True).encode())
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        checksum = manifest.pop("checksum")
+        if checksum != _of_manifest(manifest):
+            raise ValueError("its checksum does not match")
+    except FileNotFoundError as error:
+        raise StoreError(f"{folder} is not a store: expected a folder with a {MANIFEST}. Check the path.") from error
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise StoreError(f"{folder / MANIFEST} is damaged ({str(error)[:100]}): make the store again.") from error
+    return manifest  # type: ignore[no-any-return]
+
+
+def _check_file(folder: Path, name: str, manifest: dict[str, Any]) -> None:
+    """Raise unless a file is as it was written."""
+    path = folder / name
+    try:
+        intact = _checksum(path) == manifest["files"][name]
+    except (OSError, KeyError) as error:
+        raise StoreError(f"{path} cannot be read ({error}): make the store again.") from error
+    if not intact:
+        raise StoreError(f"{path} is damaged, its checksum does not match: {_remedy(folder)}.")
+
+
+def _remedy(folder: Path) -> str:
+    has_orders = not (folder / "labels.arrow").exists()
+    return f"delete the folder {folder}, and fit again" if has_orders else "make the store again"
+
+
+def _mapped(folder: Path, name: str, manifest: dict[str, Any], shape: tuple[int, ...]) -> Array:
+    """An array of a file, mapped and checked."""
+    _check_file(folder, name, manifest)
+    array: Array = np.load(folder / name, mmap_mode="r")
+    if array.shape != shape:
+        raise StoreError(f"{folder / name} has shape {array.shape}, expected {shape}: {_remedy(folder)}.")
+    return np.asarray(array)
+
+
+def _write_column(folder: Path, name: str, column: pa.Array) -> None:
+    column = column.cast(pa.large_string()) if pa.types.is_string(column.type) else column
+    table = pa.table({"id": column})
+    with pa.OSFile(str(folder / name), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)

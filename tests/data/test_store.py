@@ -1,0 +1,222 @@
+"""The store: the same model as from a table, bit for bit, and never a wrong one from a damaged file."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.feather
+import pytest
+from sklearn.base import clone
+
+from dyads import LBFGS, SGD, Gibbs, LFLClassifier, LFLLink, LFLOrdinal, LFLRelational, Newton, SideInformation
+from dyads.data.store import Store, scan
+from dyads.errors import InputError, StoreError
+
+NAMES = {"row": "user", "col": "item", "label": "stars"}
+
+
+def ratings(n=6000, seed=0):
+    rng = np.random.default_rng(seed)
+    users = np.array([f"u{i}" for i in range(90)])
+    return pd.DataFrame(
+        {
+            "user": users[rng.zipf(1.4, n) % 90],
+            "item": rng.integers(0, 50, n),
+            "stars": rng.integers(1, 6, n),
+            "weight": rng.integers(0, 4, n).astype(float),
+            "kind": rng.choice(["seen", "bought"], n),
+        }
+    )
+
+
+def written(table, folder, suffix, n_parts=3):
+    folder.mkdir()
+    for i, lines in enumerate(np.array_split(np.arange(len(table)), n_parts)):
+        part, path = table.iloc[lines].reset_index(drop=True), folder / f"part-{i}.{suffix}"
+        if suffix == "parquet":
+            part.to_parquet(path, index=False)
+        elif suffix == "arrow":
+            pyarrow.feather.write_feather(pa.Table.from_pandas(part), path, compression="uncompressed")
+        else:
+            part.to_csv(path, index=False, sep="\t" if suffix == "tsv" else ",")
+    return str(folder / f"*.{suffix}")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("store")
+    return scan(written(ratings(), folder / "tables", "parquet"), **NAMES, to=folder / "store")
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    """Many parts and shards, as of data larger than memory."""
+    monkeypatch.setattr("dyads.engine.orders.SORTED_DYADS", 700)
+    monkeypatch.setattr("dyads.engine.orders.SHARD", 500)
+    monkeypatch.setattr("dyads.data.dyads.CHUNK", 512)
+
+
+SOLVERS = {
+    "sgd": LFLOrdinal(2, l2=3.0, solver=SGD(2), random_state=0),
+    "lbfgs": LFLOrdinal(2, l2=3.0, solver=LBFGS(9), random_state=0),
+    "newton": LFLOrdinal(2, l2=3.0, solver=Newton(2), random_state=0),
+    "gibbs": LFLOrdinal(2, solver=Gibbs(sweeps=6), random_state=0),
+    "a chosen penalty": LFLOrdinal(2, solver="point", random_state=0),
+    "nominal": LFLClassifier(2, l2=3.0, solver=SGD(2), n_models=2, random_state=0),
+    "features": LFLOrdinal(
+        2,
+        l2=3.0,
+        solver=SGD(2),
+        random_state=0,
+        features=SideInformation(row=pd.DataFrame({"user": [*(f"u{i}" for i in range(90)), "new"], "age": range(91)})),
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::dyads.errors.NotConvergedWarning")
+@pytest.mark.parametrize("name", SOLVERS)
+def test_a_store_and_a_table_give_the_same_model(name, made, small_parts, tmp_path):
+    table = ratings()
+    shutil.copytree(made.path, tmp_path / "store")
+    of_store = clone(SOLVERS[name])
+    of_table = clone(SOLVERS[name]).fit(table[["user", "item"]], table["stars"])
+    of_store.fit(Store(tmp_path / "store"))
+    for stored, read in zip(of_store.record_.draws, of_table.record_.draws, strict=True):
+        np.testing.assert_array_equal(stored.theta, read.theta)
+    pairs = table[["user", "item"]][:50]
+    np.testing.assert_array_equal(of_store.predict_proba(pairs), of_table.predict_proba(pairs))
+    assert of_store.trained_on_ == of_table.trained_on_
+    again = clone(SOLVERS[name]).fit(Store(tmp_path / "store"))
+    np.testing.assert_array_equal(again.record_.draws[0].theta, of_table.record_.draws[0].theta), "from its orders"
+
+
+def test_one_set_and_relations_come_from_a_store_too(tmp_path):
+    rng = np.random.default_rng(0)
+    links = pd.DataFrame({"source": rng.integers(0, 20, 300), "target": rng.integers(0, 20, 300)}).drop_duplicates()
+    links["linked"] = (links["source"] * links["target"] % 3 == 0).astype(int)
+    links["kind"] = np.where(links["source"] % 2, "a", "b")
+    pattern = written(links, tmp_path / "tables", "parquet")
+    columns = {"row": "source", "col": "target", "label": "linked"}
+    plain = scan(pattern, **columns, to=tmp_path / "plain")
+    model, X = LFLLink(1, structure="directed", l2=1.0, n_models=2, random_state=0), links[["source", "target"]]
+    np.testing.assert_array_equal(
+        clone(model).fit(plain).predict_proba(X), clone(model).fit(X, links["linked"]).predict_proba(X)
+    )
+    several = scan(pattern, **columns, relation="kind", to=tmp_path / "several")
+    model, X = LFLRelational(1, l2=1.0, solver=SGD(2), random_state=0), links[["source", "target", "kind"]]
+    np.testing.assert_array_equal(
+        clone(model).fit(several).predict_proba(X), clone(model).fit(X, links["linked"]).predict_proba(X)
+    )
+    with pytest.raises(InputError, match="has relations or lacks them"):
+        LFLRelational(1).fit(plain)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "arrow"])
+def test_a_store_depends_on_the_tables_alone(suffix, made, tmp_path):
+    other = scan(written(ratings(), tmp_path / "tables", suffix, 7), **NAMES, to=tmp_path / "store")
+    assert other.rows.ids.to_pylist() == made.rows.ids.to_pylist()
+    for name in ("row", "col", "label"):
+        np.testing.assert_array_equal(getattr(other.dyads, name), getattr(made.dyads, name))
+    assert other.classes.tolist() == [1, 2, 3, 4, 5]
+
+
+def test_weights_are_kept_and_zeros_left_out(tmp_path):
+    table = ratings()
+    store = scan(written(table, tmp_path / "tables", "parquet"), **NAMES, weight="weight", to=tmp_path / "store")
+    assert len(store) == (table["weight"] > 0).sum()
+    model = LFLOrdinal(1, l2=3.0, solver=SGD(2), random_state=0)
+    of_table = clone(model).fit(table[["user", "item"]], table["stars"], table["weight"])
+    np.testing.assert_array_equal(clone(model).fit(store).record_.draws[0].theta, of_table.record_.draws[0].theta)
+
+
+def flipped(path, rng):
+    data = bytearray(path.read_bytes())
+    data[rng.integers(len(data))] ^= 1 << int(rng.integers(8))
+    path.write_bytes(data)
+
+
+def files_of(folder):
+    return sorted(path for path in Path(folder).rglob("*") if path.is_file())
+
+
+def test_a_flipped_or_missing_byte_never_gives_another_model(made, tmp_path):
+    model = LFLOrdinal(1, l2=3.0, solver=SGD(1), random_state=0)
+    expected = clone(model).fit(made).record_.draws[0].theta
+    names = [path.relative_to(made.path) for path in files_of(made.path)]
+    assert len(names) > 8
+    rng = np.random.default_rng(0)
+    for name in names:
+        for damage in (lambda path: flipped(path, rng), lambda path: path.write_bytes(path.read_bytes()[:-1])):
+            folder = tmp_path / "damaged"
+            shutil.copytree(made.path, folder)
+            damage(folder / name)
+            with contextlib.suppress(StoreError):
+                theta = clone(model).fit(Store(folder)).record_.draws[0].theta
+                np.testing.assert_array_equal(theta, expected)
+            shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    ("choices", "says"),
+    [
+        ({"row": "nobody"}, "cannot be read"),
+        ({"row": "item"}, "expected a different one for each"),
+        ({"label": "nothing"}, "cannot be read"),
+    ],
+)
+def test_bad_columns_get_a_sentence_and_leave_nothing(choices, says, tmp_path):
+    pattern = written(ratings(600), tmp_path / "tables", "parquet")
+    with pytest.raises(InputError, match=says):
+        scan(pattern, **NAMES | choices, to=tmp_path / "store")
+    assert sorted(os.listdir(tmp_path)) == ["tables"]
+
+
+def test_bad_tables_get_a_sentence(tmp_path):
+    table = ratings(600)
+    with pytest.raises(InputError, match="No file matches"):
+        scan(str(tmp_path / "*.parquet"), **NAMES, to=tmp_path / "store")
+    table.loc[3, "user"] = None
+    pattern = written(table, tmp_path / "tables", "parquet")
+    with pytest.raises(InputError, match="Column 'user' has 1 missing value"):
+        scan(pattern, **NAMES, to=tmp_path / "store")
+    (tmp_path / "tables" / "part-0.parquet").write_bytes(b"PAR1 no")
+    with pytest.raises(InputError, match="cannot be read"):
+        scan(pattern, **NAMES, to=tmp_path / "store")
+    with pytest.raises(StoreError, match="is not a store"):
+        Store(tmp_path / "tables")
+    (tmp_path / "store").mkdir()
+    with pytest.raises(InputError, match="exists"):
+        scan(pattern, **NAMES, to=tmp_path / "store")
+
+
+ENCODE = """
+import sys, dyads
+print("ready", flush=True)
+dyads.scan(sys.argv[1], row="user", col="item", label="stars", to=sys.argv[2])
+print("done", flush=True)
+"""
+
+
+def test_a_killed_encoding_leaves_no_store(tmp_path):
+    pattern = written(ratings(200_000), tmp_path / "tables", "parquet")
+    rng = np.random.default_rng(0)
+    for _ in range(4):
+        process = subprocess.Popen(
+            [sys.executable, "-c", ENCODE, pattern, str(tmp_path / "store")], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(rng.uniform(0.1, 0.6))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        if (tmp_path / "store").exists():
+            assert len(Store(tmp_path / "store")) == 200_000, "it was complete"
+            shutil.rmtree(tmp_path / "store")
+    assert len(scan(pattern, **NAMES, to=tmp_path / "store")) == 200_000
