@@ -1,8 +1,11 @@
 """The Python of the README and of every page of the docs runs, and prints what the page says it prints."""
 
 import re
+import shlex
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -54,3 +57,22 @@ def test_the_commands_of_the_readme_lead_to_a_model_predictions_and_a_report(run
         code, _, err = run(*arguments)
         assert code == 0, err
     assert {"store.dyads", "predictions.csv", "report.html"} <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_the_commands_for_large_data_lead_from_a_folder_of_parquet_to_predictions(run, tmp_path, monkeypatch):
+    page = (ROOT / "docs" / "guides" / "large-data.md").read_text()
+    (shell,) = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    user, item = rng.integers(0, 40, 3000), rng.integers(0, 30, 3000)
+    table = pd.DataFrame({"user": [f"u{i}" for i in user], "item": item, "stars": 1 + (user + item) % 5})
+    (tmp_path / "ratings").mkdir()
+    for i in range(3):
+        table[i::3].to_parquet(f"ratings/{i}.parquet", index=False)
+    table[["user", "item"]][:9].to_parquet("new-pairs.parquet", index=False)
+    commands = [shlex.split(line.removeprefix("$ ")) for line in shell.splitlines()]
+    assert len(commands) == 5
+    for _, *arguments in commands:
+        code, _, err = run(*arguments)
+        assert code == 0, err
+    assert len(pd.read_parquet("predicted.parquet")) == 9

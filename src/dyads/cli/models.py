@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import math
+import os
 import shlex
 import time
 import warnings
@@ -142,6 +143,9 @@ def fit(
     as_json: Json = False,
 ) -> None:
     """Fit a model to labelled pairs."""
+    import pyarrow as pa
+
+    from dyads.data.store import Store
     from dyads.estimators.kinds import ESTIMATORS
     from dyads.estimators.selection import SEARCHES, best_marginal, shortfall_of
 
@@ -150,7 +154,7 @@ def fit(
     console.check_model_output(output, force, (*inputs, checkpoint))
     if checkpoint is not None:
         console.check_output(checkpoint, force=True, inputs=inputs)
-    if (relation is not None) != (kind == "relational"):
+    if (relation is not None) != (kind == "relational") and not os.path.isdir(data):
         raise Usage("--relation and --kind relational require each other: give both or neither.")
     if cv and kind not in ("nominal", "ordinal"):
         raise Usage(f"--cv does not support --kind {kind}: expected nominal or ordinal. Set --l2 instead.")
@@ -185,7 +189,14 @@ def fit(
     except InputError as error:
         raise Usage(str(error)) from error
     sample_weight = population_weight = None
-    if negatives:
+    if os.path.isdir(data):
+        if any((row, col, label, weight, feature, negatives, cv)):
+            raise Usage(
+                "A store has its own columns: omit --row, --col, --label, --weight, --feature, --negatives, --cv."
+            )
+        X, y = Store(data), None
+        ids, label, weight = [X.rows.name, X.cols.name], X.columns["label"], X.columns.get("weight")
+    elif negatives:
         X, y, population_weight = _labelled_links(data, row, col, relation, negatives, rate, settings, kind)
         ids = X.column_names[:2]
     else:
@@ -201,9 +212,10 @@ def fit(
         tell_label(given, label)
         X = table.select([*ids, *([relation] if relation else []), *(feature or [])])
         y, sample_weight = table[label], weights_of(table, weight)
-    if given_kind is None and _are_numbers(y):
+    labels = pa.array(X.classes.tolist()) if isinstance(X, Store) else y
+    if given_kind is None and _are_numbers(labels):
         console.say("The labels are numbers, taken as nominal: pass --kind ordinal if they have an order.")
-    model.set_params(id_columns=ids, reference=_reference(model.reference, y))
+    model.set_params(id_columns=ids, reference=_reference(model.reference, labels))
     for name, path, key in (("features__row", row_features, ids[0]), ("features__col", col_features, ids[1])):
         if path is not None:
             model.set_params(**{name: read_features(path, key)})
@@ -254,6 +266,8 @@ def fit(
         "seconds": round(time.perf_counter() - began, 2),
         **({"chosen": model.best_params_} if cv else {}),
     }
+    if isinstance(X, Store):
+        X, y, sample_weight = X.lines(np.linspace(0, len(X) - 1, min(len(X), SUMMARY_PAIRS)).astype(np.int64))
     log_loss, pairs = _log_loss_of_fit(model, X, y, population_weight if negatives else sample_weight)
     names = ("log_loss", "log_loss_on") if as_json else ("log-loss", "log-loss on")
     _show_facts(summary | dict(zip(names, (log_loss, pairs), strict=True)), as_json)
@@ -693,6 +707,32 @@ def _order(model: Any) -> str | None:
     return line.getvalue()
 
 
+def encode(
+    tables: Annotated[list[str], typer.Argument(help="Tables, or patterns such as 'ratings/*.parquet'.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to make, the store.")],
+    row: Annotated[str, typer.Option(help="Column of row ids.")],
+    col: Annotated[str, typer.Option(help="Column of column ids.")],
+    label: Annotated[str, typer.Option(help="Column of labels.")] = "label",
+    weight: Annotated[str | None, typer.Option(help="Column of weights.")] = None,
+    relation: Annotated[str | None, typer.Option(help="Column of relations.")] = None,
+) -> None:
+    """Encode tables larger than memory into a store, a folder that `dyads fit` reads."""
+    from dyads.data.store import scan
+
+    began = time.perf_counter()
+    with console.bar("Encoding"):
+        store = scan(tables, row=row, col=col, label=label, weight=weight, relation=relation, to=output)
+    facts = {
+        "store": str(output),
+        "pairs": len(store),
+        "rows": len(store.rows),
+        "columns": len(store.cols),
+        "labels": store.classes.tolist(),
+        "seconds": round(time.perf_counter() - began, 2),
+    }
+    _show_facts(facts, as_json=False)
+
+
 def describe(
     data: Table,
     row: RowColumn = None,
@@ -738,6 +778,7 @@ def register(app: typer.Typer) -> None:
     app.command(cls=SettingsCommand)(console.guarded()(fit))
     for command in (predict, evaluate, recommend, similar, explain, fold_in, calibrate, describe):
         app.command(command.__name__.replace("_", "-"), cls=TableCommand)(console.guarded()(command))
+    app.command()(console.guarded()(encode))
     app.command()(console.guarded()(info))
 
 

@@ -101,6 +101,15 @@ class Store:
             home=self,
         )  # fmt: skip
 
+    def lines(self, positions: Array) -> tuple[pa.Table, pa.Array, Array | None]:
+        """Return some pairs as a table of ids, their labels and their weights."""
+        dyads, place = self.dyads, pa.array(positions)
+        codes = [(self.rows, dyads.row), (self.cols, dyads.col)]
+        codes += [] if self.relations is None or dyads.relation is None else [(self.relations, dyads.relation)]
+        table = pa.table({ids.name: ids.ids.take(pa.array(code[positions])) for ids, code in codes})
+        labels = pa.array(self.classes.tolist()).take(pa.array(dyads.label[positions]))
+        return table, labels, None if dyads.weight is None else dyads.weight[place.to_numpy()]
+
     def in_order(self, name: str, dyads: Dyads, parts: Iterator[Array]) -> tuple[Dyads, Array]:
         """Return pairs in an order and their positions before, mapped from disk; see `Memory.in_order`.
 
