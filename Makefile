@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Real data for benchmarks, where it lies beside the checkout.
 export DYADS_DATA ?= $(wildcard $(CURDIR)/../shared/data)
 
-.PHONY: demo docs test test-slow lint types contracts check golden fuzz bench bench-posterior speed rivals accuracy reproduce reproduce-posterior clean
+.PHONY: demo docs test test-slow lint types contracts check golden fuzz chaos bench bench-posterior speed rivals accuracy reproduce reproduce-posterior clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dyads demo --force
@@ -38,6 +38,10 @@ golden: $(VENV)/.installed
 # Mutated model files, checkpoints and tables: at most an hour. `--seed N` tries others; the slow suite runs a minute of it.
 fuzz: $(VENV)/.installed
 	$(BIN)/python tests/fuzz/run.py
+
+# Kills at random moments, and flipped bytes: some ten minutes.
+chaos: $(VENV)/.installed
+	$(BIN)/python tests/chaos/run.py
 
 # The documentation, in build/docs; warnings are errors.
 docs: $(VENV)/.installed
