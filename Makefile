@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Real data for benchmarks, where it lies beside the checkout.
 export DYADS_DATA ?= $(wildcard $(CURDIR)/../shared/data)
 
-.PHONY: demo docs test test-slow lint types contracts check golden fuzz chaos bench bench-posterior speed rivals accuracy reproduce reproduce-posterior clean
+.PHONY: demo docs test test-slow lint types contracts check golden fuzz chaos bench bench-posterior speed rivals accuracy ranking reproduce reproduce-posterior clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dyads demo --force
@@ -69,11 +69,17 @@ speed: $(VENV)/.installed
 accuracy: $(VENV)/.installed
 	$(BIN)/python benchmarks/accuracy.py
 
+# Rankings of items and of triples beside other libraries: half an hour.
+ranking: $(VENV)/.installed
+	$(BIN)/python benchmarks/ranking.py
+
 rivals:
 	$(PYTHON) -m venv benchmarks/.rivals
 	CFLAGS="-O3 -march=native -DUSEAVX -DUSEOMP -fopenmp" benchmarks/.rivals/bin/python -m pip install --quiet --no-cache-dir --requirement benchmarks/rivals/requirements.txt
 	$(PYTHON) -m venv benchmarks/.rivals-graphs
 	benchmarks/.rivals-graphs/bin/python -m pip install --quiet --requirement benchmarks/rivals/requirements-graphs.txt
+	$(PYTHON) -m venv benchmarks/.rivals-ranking
+	benchmarks/.rivals-ranking/bin/python -m pip install --quiet --requirement benchmarks/rivals/requirements-ranking.txt
 
 # Every table and figure of the paper: an hour on 2 cores; the posterior's lines take hours.
 reproduce: $(VENV)/.installed
@@ -90,5 +96,5 @@ $(VENV)/.installed: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) benchmarks/.rivals benchmarks/.rivals-graphs build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache dyads-demo.png
+	rm -rf $(VENV) benchmarks/.rivals benchmarks/.rivals-graphs benchmarks/.rivals-ranking build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache dyads-demo.png
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
