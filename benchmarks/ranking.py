@@ -294,7 +294,11 @@ def compared(graph, ours, theirs):
 
 
 def kinships():
-    """PyKEEN's Kinships and its split, filtered, both directions. Published of PyKEEN: MRR 0.886, hits@10 0.986."""
+    """PyKEEN's Kinships and its split, filtered, over both directions.
+
+    Published of PyKEEN, tuned: MRR 0.886, hits@10 0.986, where a person may be a candidate for themselves. Models of
+    PyKEEN here have one setting each.
+    """
     graph, nominal = Graph("kinships"), {"solver": [Gibbs(sweeps=200)]}
     linked = {"non_links": ["of linked pairs"], "solver": [Gibbs(sweeps=100)]}
     settings = {
@@ -311,7 +315,10 @@ def kinships():
 
 
 def nations_triples():
-    """PyKEEN's Nations and its split, filtered, over both directions."""
+    """PyKEEN's Nations and its split, filtered, over both directions.
+
+    Models of PyKEEN have few settings, and the best of them has the largest learning rate.
+    """
     graph, sampler = Graph("nations"), [Gibbs(sweeps=300)]
     settings = {
         "dyads LFLRelational": [
@@ -321,7 +328,11 @@ def nations_triples():
         ],
         "dyads LFLRelational, other direction": grid(rank=[10, 20], back=[True], solver=sampler),
     }
-    theirs = grid(name=["DistMult", "ComplEx", "RotatE", "TuckER"], dim=[32], lr=[0.003, 0.01], epochs=[100])
+    theirs = [
+        *grid(name=["DistMult", "TuckER"], dim=[32], lr=[0.003, 0.01, 0.03], epochs=[100]),
+        *grid(name=["DistMult", "TuckER"], dim=[32], lr=[0.01, 0.03], epochs=[200]),
+        *grid(name=["ComplEx", "RotatE"], dim=[32], lr=[0.003, 0.01, 0.03], epochs=[100]),
+    ]
     return compared(graph, settings, theirs)
 
 
