@@ -69,7 +69,7 @@ speed: $(VENV)/.installed
 accuracy: $(VENV)/.installed
 	$(BIN)/python benchmarks/accuracy.py
 
-# Rankings of items and of triples beside other libraries: half an hour.
+# Rankings of items and of triples beside other libraries: most of an hour.
 ranking: $(VENV)/.installed
 	$(BIN)/python benchmarks/ranking.py
 
