@@ -88,5 +88,33 @@ def ml_100k():
     return compared(row, col, False, models)
 
 
+def defaults():
+    """`LFLLink()` and its default before, on held-out pairs of three graphs: mean AUC and log-loss over five splits.
+
+    The co-authors, undirected; for Nations the links are pairs of countries with more than the median number of
+    relations, directed; wiki-Vote, directed, with as many held-out non-links as links (one split).
+    """
+    authors, nations = published.nips_coauthors(), published.nations()
+    ends = np.column_stack([np.asarray(nations.X[name]) for name in list(nations.X)[:2]])
+    pairs, of_pair = np.unique(ends, axis=0, return_inverse=True)
+    count = np.bincount(of_pair.ravel(), weights=np.asarray(nations.y) == 1)
+    graphs = {
+        "co-authors": (np.column_stack(list(authors.X.values())), np.asarray(authors.y), "symmetric"),
+        "Nations": (pairs, (count > np.median(count)).astype(int), "directed"),
+    }
+    figures = {}
+    for name, (X, y, structure) in graphs.items():
+        for kind, choices in (("new", {}), ("before", {"rank": 5, "l2": 6.0, "n_models": 1})):
+            results = []
+            for seed in range(5):
+                held = np.random.default_rng(seed).random(len(y)) < 0.2
+                model = LFLLink(**choices, structure=structure, random_state=seed).fit(X[~held], y[~held])
+                proba = model.predict_proba(X[held])
+                results.append((metrics.auc(y[held], proba, [0, 1]), metrics.log_loss(y[held], proba, [0, 1])))
+            auc, loss = np.mean(results, axis=0)
+            figures[f"{name}, {kind}"] = {"AUC": float(auc), "log-loss": float(loss)}
+    return rounded(figures)
+
+
 if __name__ == "__main__":
-    main({f.__name__: f for f in (wiki_vote, ml_100k)}, __file__)
+    main({f.__name__: f for f in (wiki_vote, ml_100k, defaults)}, __file__)

@@ -33,6 +33,10 @@ class ModelFileError(DyadsError, ValueError):
     """A model file that cannot be written or read: damaged, of an unsupported version, or not a model file."""
 
 
+class CheckpointError(InputError):
+    """A checkpoint of other data or another model."""
+
+
 class StoreError(DyadsError, ValueError):
     """A store that is not one, is damaged, or cannot be written."""
 

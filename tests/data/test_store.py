@@ -94,8 +94,9 @@ def test_a_store_and_a_table_give_the_same_model(name, made, small_parts, tmp_pa
     pairs = table[["user", "item"]][:50]
     np.testing.assert_array_equal(of_store.predict_proba(pairs), of_table.predict_proba(pairs))
     assert of_store.trained_on_ == of_table.trained_on_
+    # From the orders that the first fit has made.
     again = clone(SOLVERS[name]).fit(Store(tmp_path / "store"))
-    np.testing.assert_array_equal(again.record_.draws[0].theta, of_table.record_.draws[0].theta), "from its orders"
+    np.testing.assert_array_equal(again.record_.draws[0].theta, of_table.record_.draws[0].theta)
 
 
 def test_one_set_and_relations_come_from_a_store_too(tmp_path):
@@ -115,7 +116,7 @@ def test_one_set_and_relations_come_from_a_store_too(tmp_path):
     np.testing.assert_array_equal(
         clone(model).fit(several).predict_proba(X), clone(model).fit(X, links["linked"]).predict_proba(X)
     )
-    with pytest.raises(InputError, match="has relations or lacks them"):
+    with pytest.raises(InputError, match="has no column of relations"):
         LFLRelational(1).fit(plain)
 
 
@@ -135,6 +136,20 @@ def test_weights_are_kept_and_zeros_left_out(tmp_path):
     model = LFLOrdinal(1, l2=3.0, solver=SGD(2), random_state=0)
     of_table = clone(model).fit(table[["user", "item"]], table["stars"], table["weight"])
     np.testing.assert_array_equal(clone(model).fit(store).record_.draws[0].theta, of_table.record_.draws[0].theta)
+
+
+def test_text_and_weights_are_read_as_from_a_table(tmp_path):
+    table = pd.DataFrame({"user": list("abab"), "item": ["2020-01-01", "2020-01-02"] * 2, "stars": ["yes", "no"] * 2})
+    store = scan(written(table, tmp_path / "tables", "csv", 1), **NAMES, to=tmp_path / "store")
+    assert store.classes.tolist() == ["no", "yes"]
+    assert store.cols.ids.to_pylist() == ["2020-01-01", "2020-01-02"]
+    for wrong in (np.nan, np.inf, -1.0):
+        table["weight"] = [1.0, wrong, 1.0, 0.0]
+        folder = tmp_path / f"with {wrong}"
+        with pytest.raises(InputError, match="weight"):
+            scan(written(table, folder, "parquet", 1), **NAMES, weight="weight", to=tmp_path / "weighed")
+    quarters = pd.DataFrame({"user": np.arange(200) % 7, "item": np.arange(200) % 9, "stars": np.arange(200) % 41 / 4})
+    assert len(scan(written(quarters, tmp_path / "q", "parquet"), **NAMES, to=tmp_path / "quarters").classes) == 41
 
 
 def flipped(path, rng):
@@ -185,7 +200,7 @@ def test_bad_tables_get_a_sentence(tmp_path):
         scan(str(tmp_path / "*.parquet"), **NAMES, to=tmp_path / "store")
     table.loc[3, "user"] = None
     pattern = written(table, tmp_path / "tables", "parquet")
-    with pytest.raises(InputError, match="Column 'user' has 1 missing value"):
+    with pytest.raises(InputError, match="Column 'user' lacks 1 value:"):
         scan(pattern, **NAMES, to=tmp_path / "store")
     (tmp_path / "tables" / "part-0.parquet").write_bytes(b"PAR1 no")
     with pytest.raises(InputError, match="cannot be read"):

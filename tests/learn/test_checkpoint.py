@@ -75,8 +75,16 @@ def test_a_fit_that_is_interrupted_again_and_again_ends_in_the_same_model(name, 
     assert model.objective_ == whole.objective_
     assert model.trace_["iteration"] == whole.trace_["iteration"]
     assert model.trace_["objective"] == whole.trace_["objective"]
+    # Nothing is left to do: the callback is not called.
     done = FITS[name]().fit(X, STARS, callback=Stop(1), checkpoint=path)
-    np.testing.assert_array_equal(done.record_.draws[0].theta, whole.record_.draws[0].theta), "nothing was left to do"
+    np.testing.assert_array_equal(done.record_.draws[0].theta, whole.record_.draws[0].theta)
+
+
+def test_a_fit_that_a_callback_stops_goes_on_from_there(tmp_path):
+    FITS["sgd"]().fit(X, STARS, callback=lambda step: step.iteration == 4, checkpoint=tmp_path / "fit")
+    steps = []
+    FITS["sgd"]().fit(X, STARS, callback=lambda step: steps.append(step.iteration), checkpoint=tmp_path / "fit")
+    assert steps == [4, 5, 6, 7, 8, 9], "from the state after the third"
 
 
 KILLED = """

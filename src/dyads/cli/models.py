@@ -49,7 +49,7 @@ from dyads.cli.inputs import (
 from dyads.cli.options import SettingsCommand, TableCommand, arguments_of, given_dialect, given_settings
 from dyads.data.files import DELIMITERS, Dialect, as_ids, check_columns, format_of
 from dyads.data.tables import as_arrow
-from dyads.errors import InputError, UnknownIdWarning, counted
+from dyads.errors import CheckpointError, DivergenceError, InputError, UnknownIdWarning, counted
 
 LINKS = ("link", "link-walk")
 """Values of ``--kind`` whose two columns are of one set of nodes."""
@@ -180,8 +180,8 @@ def fit(
     if cv and checkpoint is not None:
         raise Usage("--checkpoint is for a single fit, and --cv runs many: give only one of them.")
     state = checkpoint
-    # A checkpoint does not hold the running averages of early stopping.
-    if checkpoint is None and not cv and not settings.get("early_stopping"):
+    # The checkpoint of chains does not hold the running averages of early stopping.
+    if checkpoint is None and not cv and not (settings.get("early_stopping") and settings.get("solver") == "gibbs"):
         state = output.with_name(f"{output.name}.checkpoint")
     model: Any = (SEARCHES if cv else ESTIMATORS)[ESTIMATOR_OF[kind]]()
     try:
@@ -190,9 +190,10 @@ def fit(
         raise Usage(str(error)) from error
     sample_weight = population_weight = None
     if os.path.isdir(data):
-        if any((row, col, label, weight, feature, negatives, cv)):
+        if any((row, col, label, weight, relation, feature, negatives, cv)):
             raise Usage(
-                "A store has its own columns: omit --row, --col, --label, --weight, --feature, --negatives, --cv."
+                "A store has its own columns: omit --row, --col, --label, --weight, --relation, --feature, --negatives "
+                "and --cv."
             )
         X, y = Store(data), None
         ids, label, weight = [X.rows.name, X.cols.name], X.columns["label"], X.columns.get("weight")
@@ -234,12 +235,24 @@ def fit(
                     left = f", {step.left:.0f} s left" if known else ""
                     update(step.seconds, end, f"iteration {step.iteration}, objective {step.objective:,.0f}{left}")
 
+                given_pairs = (X, y, sample_weight, None, callback, state, population_weight)
                 try:
-                    model.fit(X, y, sample_weight, None, callback, state, population_weight)
+                    try:
+                        model.fit(*given_pairs)
+                    except CheckpointError:
+                        if checkpoint is not None or state is None:
+                            raise
+                        console.say(f"The state in {state} is of another fit: starting over.")
+                        state.unlink()
+                        model.fit(*given_pairs)
                 except KeyboardInterrupt as stopped:
                     if checkpoint is not None or not hasattr(model, "record_"):
                         raise
                     interrupt = stopped
+                except DivergenceError:
+                    if checkpoint is None and state is not None:
+                        state.unlink(missing_ok=True)
+                    raise
         dialect = {name: value for name, value in given_dialect().get_params().items() if value is not None}
         model.trained_on_ |= {"label": label, "weight": weight, "dialect": dialect}
         if negatives:
@@ -420,9 +433,12 @@ def _show_ranking(
     model: Any, model_file: Path, data: str, label: str | None, k: int, relevant: list[str], as_json: bool
 ) -> None:
     """Show how far up the relevant pairs of a table are; see `evaluate`."""
+    from dyads.data.codes import label_codes
     from dyads.estimators.ranking import evaluate_ranking
 
     unknown = set(relevant) - set(map(str, model.classes_))
+    if len(relevant) > 1 and not hasattr(model, "predict_mean"):
+        raise Usage("Several labels are --relevant, and they have no order to rank by: give one of them.")
     if unknown:
         raise Usage(f"--relevant {unknown.pop()} is not a label: expected one of {model.classes_.tolist()}.")
     kept = names_of(model)
@@ -430,7 +446,8 @@ def _show_ranking(
     check_columns(data, table.column_names, [*kept, *([label] if label else [])])
     name = label or model.trained_on_["label"] or default_label()
     if name in table.column_names:
-        table = table.filter(np.isin(np.asarray(table[name]).astype(str), relevant))
+        wanted = [code for code, label in enumerate(map(str, model.classes_)) if label in relevant]
+        table = table.filter(np.isin(label_codes(table[name], model.classes_), wanted))
     with console.bar("Ranking"):
         figures = as_arrow(evaluate_ranking(model, table.select(kept), k=k, by=_ranked_by(model, relevant)))
     console.show(

@@ -104,12 +104,16 @@ MANY_LABELS = 10_000
 """More distinct labels than this, and than half the dyads, are refused: they are ids or measurements."""
 
 
-def encode_labels(y: Any, at_least: int = 2) -> tuple[Array, Codes]:
-    """The sorted distinct labels, and the code of each label. Labels are strings, integers, booleans or floats."""
+def encode_labels(y: Any, at_least: int = 2, n_dyads: int | None = None) -> tuple[Array, Codes]:
+    """The sorted distinct labels, and the code of each label. Labels are strings, integers, booleans or floats.
+
+    `n_dyads` : number of dyads with these labels, by default as many as labels.
+    """
     column = read_column(y, "the column of labels", numbers_mix=True)
     kind = column.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or _is_text(kind)):
         raise InputError(f"The labels have type {kind}: expected strings, integers, booleans or floats. Convert them.")
+    n_dyads = len(column) if n_dyads is None else n_dyads
     encoded = column.dictionary_encode()
     distinct = to_numpy(encoded.dictionary)
     if _is_text(kind) and len(set(distinct.tolist())) < len(distinct):
@@ -120,14 +124,14 @@ def encode_labels(y: Any, at_least: int = 2) -> tuple[Array, Codes]:
     if len(distinct) < at_least:
         needed = "two" if at_least == 2 else "one"
         raise InputError(f"The labels have {len(distinct)} class, {distinct.tolist()}: expected at least {needed}.")
-    if pa.types.is_floating(kind) and len(distinct) > max(MANY_FLOATS, len(column) / 2) and (distinct % 1).any():
+    if pa.types.is_floating(kind) and len(distinct) > max(MANY_FLOATS, n_dyads / 2) and (distinct % 1).any():
         raise InputError(
-            f"Unknown label type: continuous ({len(distinct)} distinct floats in {len(column)} labels): expected few "
+            f"Unknown label type: continuous ({len(distinct)} distinct floats in {n_dyads} labels): expected few "
             "distinct labels. Bin them first."
         )
-    if len(distinct) > max(MANY_LABELS, len(column) / 2):
+    if len(distinct) > max(MANY_LABELS, n_dyads / 2):
         raise InputError(
-            f"Got {len(distinct):,} distinct labels for {len(column):,} dyads: expected few labels, with many dyads "
+            f"Got {len(distinct):,} distinct labels for {n_dyads:,} dyads: expected few labels, with many dyads "
             "each. Bin measurements first, and do not pass ids as labels."
         )
     order = np.argsort(distinct, kind="stable")

@@ -214,20 +214,31 @@ class Seen:
         """Codes of the rows (n,)."""
         return np.repeat(np.arange(len(self.start) - 1, dtype=self.col.dtype), np.diff(self.start))
 
-    def pairs(self, relation: int) -> tuple[Codes, Codes]:
-        """Codes of the rows and columns of the pairs of one relation."""
-        row, col = self.row, self.col
-        if self.relation is None:
-            return row, col
-        of_relation = self.relation == relation
-        return row[of_relation], col[of_relation]
+    def pairs_of(self, rows: Codes, cols: Codes, relation: int) -> tuple[Codes, Codes]:
+        """Codes of the rows and columns of the pairs of some rows, or of some columns, in one relation."""
+        n_rows = len(self.start) - 1
+        rows = np.unique(rows[(rows >= 0) & (rows < n_rows)])
+        sizes = self.start[rows + 1] - self.start[rows]
+        before = np.cumsum(sizes) - sizes
+        positions = np.arange(int(sizes.sum())) + np.repeat(self.start[rows] - before, sizes)
+        if len(cols):
+            is_asked = np.zeros(int(self.col.max(initial=0)) + 1, np.bool_)
+            is_asked[cols[(cols >= 0) & (cols < len(is_asked))]] = True
+            positions = np.union1d(positions, np.flatnonzero(is_asked[self.col]))
+        if self.relation is not None:
+            positions = positions[self.relation[positions] == relation]
+        return np.searchsorted(self.start, positions, side="right") - 1, self.col[positions]
 
     def joined(self, more: "Seen") -> "Seen":
         """Return these pairs and further ones."""
-        relation = None
+        if not len(self):
+            return more
+        columns = [np.append(self.row, more.row), np.append(self.col, more.col)]
         if self.relation is not None and more.relation is not None:
-            relation = np.append(self.relation, more.relation)
-        return Seen.of(np.append(self.row, more.row), np.append(self.col, more.col), relation)
+            columns.append(np.append(self.relation, more.relation))
+        # A pair that comes again, as in a further epoch, is kept once.
+        row, col, *relation = np.unique(np.stack(columns), axis=1)
+        return Seen.of(row, col, relation[0] if relation else None)
 
 
 class Counts(NamedTuple):

@@ -14,16 +14,17 @@ import uuid
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from dyads.data.codes import Vocabulary, encode_labels, to_numpy
+from dyads.data.codes import Codes, Vocabulary, encode_labels, to_numpy
 from dyads.data.dyads import Dyads
 from dyads.data.files import replacing
-from dyads.errors import InputError, StoreError
+from dyads.errors import InputError, StoreError, counted
 
 Array = np.ndarray[Any, Any]
 
@@ -41,11 +42,13 @@ MEMORY = "3GB"
 
 READERS = {
     ".parquet": "read_parquet({})",
-    ".csv": "read_csv({}, header=true)",
-    ".tsv": "read_csv({}, header=true, delim='\t')",
-    ".txt": "read_csv({}, header=true)",
+    ".csv": "read_csv({}, header=true, auto_type_candidates=['BIGINT', 'DOUBLE', 'VARCHAR'])",
+    ".tsv": "read_csv({}, header=true, delim='\t', auto_type_candidates=['BIGINT', 'DOUBLE', 'VARCHAR'])",
 }
-"""How DuckDB reads files, by their extensions; those of Arrow are read by pyarrow."""
+"""How DuckDB reads files, by their extensions; those of Arrow are read by pyarrow.
+
+In text, ids and labels are numbers or text: DuckDB would take "yes" and "no" for booleans.
+"""
 
 
 class Store:
@@ -87,7 +90,7 @@ class Store:
         with pa.memory_map(str(self.path / name)) as file:
             return pa.ipc.open_file(file).read_all()["id"].combine_chunks()
 
-    @property
+    @cached_property
     def dyads(self) -> Dyads:
         """All pairs, in the order of the tables, mapped from disk."""
         arrays = {
@@ -101,14 +104,20 @@ class Store:
             home=self,
         )  # fmt: skip
 
+    @property
+    def coded(self) -> list[tuple[Vocabulary, Codes]]:
+        """The vocabularies and the codes of the columns of ids."""
+        dyads = self.dyads
+        columns = [(self.rows, dyads.row), (self.cols, dyads.col)]
+        return columns + (
+            [] if self.relations is None or dyads.relation is None else [(self.relations, dyads.relation)]
+        )
+
     def lines(self, positions: Array) -> tuple[pa.Table, pa.Array, Array | None]:
         """Return some pairs as a table of ids, their labels and their weights."""
-        dyads, place = self.dyads, pa.array(positions)
-        codes = [(self.rows, dyads.row), (self.cols, dyads.col)]
-        codes += [] if self.relations is None or dyads.relation is None else [(self.relations, dyads.relation)]
-        table = pa.table({ids.name: ids.ids.take(pa.array(code[positions])) for ids, code in codes})
-        labels = pa.array(self.classes.tolist()).take(pa.array(dyads.label[positions]))
-        return table, labels, None if dyads.weight is None else dyads.weight[place.to_numpy()]
+        table = pa.table({ids.name: ids.ids.take(pa.array(code[positions])) for ids, code in self.coded})
+        labels = pa.array(self.classes.tolist()).take(pa.array(self.dyads.label[positions]))
+        return table, labels, None if self.dyads.weight is None else self.dyads.weight[positions]
 
     def in_order(self, name: str, dyads: Dyads, parts: Iterator[Array]) -> tuple[Dyads, Array]:
         """Return pairs in an order and their positions before, mapped from disk; see `Memory.in_order`.
@@ -174,7 +183,8 @@ def _files(paths: Any) -> list[str]:
     listed = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     files: list[str] = []
     for pattern in (os.fspath(path) for path in listed):
-        matches = sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]
+        is_pattern = glob.has_magic(pattern) and not os.path.isfile(pattern)
+        matches = sorted(glob.glob(pattern)) if is_pattern else [pattern]
         if not matches:
             raise InputError(f"No file matches {pattern}: expected tables. Check the pattern.")
         files += matches
@@ -216,7 +226,7 @@ def _encode(files: list[str], columns: dict[str, str], folder: Path) -> None:
             )
             _write_column(folder, f"{name}s.arrow", _fetched(connection, f"SELECT id FROM {name}s ORDER BY code"))
         distinct = _fetched(connection, "SELECT DISTINCT label AS id FROM lines")
-        classes, codes = encode_labels(distinct)
+        classes, codes = encode_labels(distinct, n_dyads=n)
         _write_column(folder, "labels.arrow", pa.array(classes.tolist()))
         connection.register("labels_found", pa.table({"id": distinct, "code": codes}))
         connection.execute("CREATE TABLE labels AS SELECT id, code FROM labels_found")
@@ -248,13 +258,13 @@ def _source(connection: Any, files: list[str]) -> str:
 def _read_tables(connection: Any, source: str, columns: dict[str, str]) -> None:
     """Read the tables into "lines", in order, so that the number of a line is its position."""
     named = ", ".join(f'"{column.replace(chr(34), chr(34) * 2)}" AS {name}' for name, column in columns.items())
-    weighed = " WHERE weight <> 0" if "weight" in columns else ""
+    weighed = " WHERE weight IS NULL OR weight <> 0" if "weight" in columns else ""
     connection.execute(f"CREATE TABLE lines AS SELECT * FROM (SELECT {named} FROM {source}){weighed}")
     for name, column in columns.items():
         missing = _number(connection, f"SELECT count(*) FROM lines WHERE {name} IS NULL")
         if missing:
-            raise InputError(f"Column {column!r} has {missing:,} missing values: expected none. Drop these lines.")
-    wrong = "SELECT count(*) FROM lines WHERE NOT weight > 0 OR isnan(weight::DOUBLE)"
+            raise InputError(f"Column {column!r} lacks {counted(missing, 'value')}: expected none. Drop these lines.")
+    wrong = "SELECT count(*) FROM lines WHERE NOT weight > 0 OR NOT isfinite(weight::DOUBLE)"
     if "weight" in columns and _number(connection, wrong):
         raise InputError(f"Column {columns['weight']!r} has negative weights or NaN: expected numbers above zero.")
 

@@ -162,13 +162,9 @@ def sorted_parts(owner: Array, relation: Array | None, n_owners: int) -> Iterato
         count = sum(np.bincount(owner[some], minlength=n_owners) for some in chunks(len(owner)))
         parts = owner_tasks(np.concatenate([[0], np.cumsum(count)]), SORTED_DYADS)
     for first, last in parts:
-        positions = np.arange(len(owner))
-        if len(parts) > 1:
-            chosen = [
-                some.start + np.flatnonzero((owner[some] >= first) & (owner[some] < last))
-                for some in chunks(len(owner))
-            ]
-            positions = np.concatenate(chosen)
+        positions = np.concatenate(
+            [some.start + np.flatnonzero((owner[some] >= first) & (owner[some] < last)) for some in chunks(len(owner))]
+        )
         own = owner[positions]
         order = np.argsort(own, kind="stable") if relation is None else np.lexsort((relation[positions], own))
         yield positions[order]

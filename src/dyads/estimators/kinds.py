@@ -16,9 +16,9 @@ from dyads.estimators.lfl import LFL
 from dyads.estimators.predictor import SAVED, SAVED_DIAGNOSTICS
 from dyads.estimators.search import read_data
 from dyads.estimators.settings import from_json, solver_of
-from dyads.estimators.stack import cross_fitted, stacked, weighed
+from dyads.estimators.stack import LEAST_LINKS, cross_fitted, stacked, weighed
 from dyads.metrics import mean_absolute_error
-from dyads.model.record import Record
+from dyads.model.record import MOST_SEEN, Record
 from dyads.model.structure import STRUCTURES
 from dyads.trained import artifact
 
@@ -248,13 +248,15 @@ class LFLLinkWalk(LFLLink):
         if self.warm_start or (solver is not None and solver.samples):
             raise InputError("LFLLinkWalk got warm_start=True or a sampler: expected a point estimate. Use LFLLink.")
         plain = LFLLink().set_params(**self.get_params(deep=False))
-        model = clone(plain).fit(X, y, sample_weight, seen, callback, checkpoint, population_weight)
-        known = model.record_.known
-        if known.dyad_encoder is not None or len(known.classes) != 2 or known.seen is None:
+        observed = plain._read(X, y, sample_weight)
+        n_links = int((observed.dyads.label > 0).sum())
+        if observed.encoders.dyad is not None or len(observed.classes) != 2 or not LEAST_LINKS <= n_links <= MOST_SEEN:
             raise InputError(
-                f"LFLLinkWalk got {len(known.classes)} labels and the columns {model.columns_}: expected two labels, "
-                "two columns of ids, and fewer than 2^25 links. Use LFLLink."
+                f"LFLLinkWalk got {len(observed.classes)} labels, {n_links:,} links and the columns "
+                f"{observed.columns}: expected two labels, two columns of ids, and {LEAST_LINKS} links to 2^25. Use "
+                "LFLLink."
             )
+        model = clone(plain).fit(X, y, sample_weight, seen, callback, checkpoint, population_weight)
         population = read_weight(population_weight, "population_weight")
         scored = cross_fitted(plain.set_params(unknown="prior"), read_data(X, y, sample_weight), population)
         dyads = model._read_more(model.record_, X, y, sample_weight).dyads

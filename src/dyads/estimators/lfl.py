@@ -200,7 +200,10 @@ class LFL(Predictor):
         solver = self._solver_for(objective, len(observed.dyads), n_models)
         if checkpoint is not None and self.warm_start:
             raise InputError("Got checkpoint and warm_start=True: expected one of them. Omit one.")
-        settings = (solver, self.n_init, self.early_stopping, n_models, parts.strengths, parts.scaling, parts.rank)
+        settings = (
+            solver, self.n_init, self.early_stopping, n_models, parts.strengths, parts.scaling, parts.rank,
+            features_of(self.features).training,
+        )  # fmt: skip
         values = numeric_values(observed.classes) if self._ordered else None
         state = FitState.none()
         if checkpoint is not None and not solver.samples:
@@ -397,7 +400,13 @@ class LFL(Predictor):
             if y is not None or sample_weight is not None:
                 raise InputError("Got labels or weights beside a store: expected none, since the store holds them.")
             if (X.relations is not None) != (self._n_id_columns == 3):
-                raise InputError(f"{X!r} has relations or lacks them: expected those of {type(self).__name__}.")
+                raise InputError(
+                    f"The store {X.path} has {'no' if X.relations is None else 'a'} column of relations, and "
+                    f"{type(self).__name__} needs {'one' if X.relations is None else 'none'}: make another store."
+                )
+            names = [ids.name for ids, _ in X.coded]
+            if any(name not in (None, own) for name, own in zip(wanted, names, strict=True)):
+                raise InputError(f"Got id_columns={self.id_columns!r}: expected those of the store, {names}, or None.")
             observed = stored_observations(X, one_set=one_set, side=side, ordered=self._ordered, order=self.order)
         else:
             observed = read_observations(

@@ -422,7 +422,7 @@ class Predictor(ClassifierMixin, NestedParameters):
         record = self._with_features(row_features, col_features)
         codes, asked, chosen = self._offered(record, cols if turned else rows, n, candidates, turned)
         kind, worth = self._relation_code(relation), self._worth(by)
-        left = self._left_out(record, codes, exclude, kind, with_seen)
+        left = self._left_out(record, codes, exclude, kind, with_seen, turned)
         sizes = len(record.known.rows), len(record.known.cols)
         left, sizes = (left[::-1], sizes[::-1]) if turned else (left, sizes)
         n = min(int(n), len(chosen))
@@ -478,7 +478,7 @@ class Predictor(ClassifierMixin, NestedParameters):
         record = self._with_features(row_features, col_features)
         codes, asked, chosen = self._offered(record, [row], n, candidates, turned=False)
         kind = self._relation_code(relation)
-        rows, cols = self._left_out(record, codes, exclude, kind, with_seen=False)
+        rows, cols = self._left_out(record, codes, exclude, kind, with_seen=False, turned=False)
         chosen = np.setdiff1d(chosen, cols[(rows == codes[0]) & (rows >= 0)])
         best, gain = ask(record, int(codes[0]), chosen, int(n), kind, self._engine)
         ranked = Best(np.zeros(len(best), np.int64), best, np.arange(1, len(best) + 1), gain)
@@ -525,7 +525,9 @@ class Predictor(ClassifierMixin, NestedParameters):
             )
         return codes
 
-    def _left_out(self, record: Record, codes: Codes, exclude: Any, kind: int, with_seen: bool) -> tuple[Codes, Codes]:
+    def _left_out(
+        self, record: Record, codes: Codes, exclude: Any, kind: int, with_seen: bool, turned: bool
+    ) -> tuple[Codes, Codes]:
         """Codes of the pairs to leave out: those of the training data, and of the table `exclude`, in one relation.
 
         With one id set, these include each node of `codes` with itself and, if undirected, both orders of each pair.
@@ -547,7 +549,9 @@ class Predictor(ClassifierMixin, NestedParameters):
                     stacklevel=caller_level(),
                 )
             else:
-                seen = record.known.seen.pairs(kind)
+                none, both = codes[:0], is_undirected(type(record.parts.structure), record.known.one_set)
+                of_rows, of_cols = none if turned and not both else codes, codes if turned or both else none
+                seen = record.known.seen.pairs_of(of_rows, of_cols, kind)
                 row, col = np.append(row, seen[0]), np.append(col, seen[1])
         if record.known.one_set:
             if is_undirected(type(record.parts.structure), True):

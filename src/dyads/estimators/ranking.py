@@ -71,6 +71,10 @@ def evaluate_ranking(
     ranks = [each for each in _ranks(model, answers, by, left_out, turn, filtered) if len(each)]
     if filtered:
         ranks = [np.array([rank]) for each in ranks for rank in each]
+    if not ranks and answers:
+        raise InputError(
+            "All relevant pairs were seen in training, and are left out: expected others, or with_seen=True."
+        )
     if not ranks:
         raise InputError("Got no relevant pairs: expected some. Pass a table of pairs that should rank high.")
     figures = {

@@ -18,7 +18,7 @@ from sklearn.base import clone
 
 from dyads import metrics
 from dyads.data.codes import Codes, numeric_values, read_labels
-from dyads.data.dyads import Dyads
+from dyads.data.dyads import Dyads, chunks
 from dyads.data.observations import read_weight
 from dyads.data.store import Store
 from dyads.data.tables import named_values, read_column, read_feature
@@ -86,12 +86,9 @@ def read_data(X: Any, y: Any, sample_weight: Any) -> Data:
 
 def stored_data(store: Store) -> Data:
     """The columns of a store, of which parts can be taken: ids are dictionaries, of which no copy is made."""
-    dyads = store.dyads
-    codes = [(store.rows, dyads.row), (store.cols, dyads.col)]
-    codes += [] if store.relations is None or dyads.relation is None else [(store.relations, dyads.relation)]
-    table = {ids.name: pa.DictionaryArray.from_arrays(pa.array(code), ids.ids) for ids, code in codes}
-    labels = pa.DictionaryArray.from_arrays(pa.array(dyads.label), pa.array(store.classes))
-    return table, labels, dyads.weight
+    table = {ids.name: pa.DictionaryArray.from_arrays(pa.array(code), ids.ids) for ids, code in store.coded}
+    labels = pa.DictionaryArray.from_arrays(pa.array(store.dyads.label), pa.array(store.classes.tolist()))
+    return table, labels, store.dyads.weight
 
 
 def part_of(data: Data, positions: Array) -> Data:
@@ -115,7 +112,7 @@ def chosen_l2(estimator: Any, data: Data, dyads: Dyads) -> L2:
         return L2()
     rng = np.random.default_rng(0)
     # Every label is in the training part: without it, the model would be another.
-    first = np.unique(dyads.label, return_index=True)[1]
+    first = _first_of_each(dyads.label, dyads.n_labels)
     chosen = np.union1d(_whole_rows(dyads.row, rng), first)
     cells = np.stack([codes[chosen] for codes in dyads.codes])
     if is_undirected(*STRUCTURES[estimator._structure]):
@@ -165,13 +162,25 @@ def _lowest(judged: Sequence["Candidate"]) -> float:
     return float(f"{2 ** (-slope / (2 * square)):.3g}")
 
 
+def _first_of_each(label: Codes, n_labels: int) -> Array:
+    """Positions of the first dyad of each label that occurs."""
+    first = np.full(n_labels, -1)
+    for some in chunks(len(label)):
+        found, position = np.unique(label[some], return_index=True)
+        first[found] = np.where(first[found] < 0, some.start + position, first[found])
+    return np.sort(first[first >= 0])
+
+
 def _whole_rows(row: Codes, rng: np.random.Generator) -> Array:
     """Positions of the dyads of random rows, at most `SEARCHED_DYADS`, but of one row at least."""
-    counts = np.bincount(row)
+    n_rows = max(int(row[some].max(initial=-1)) for some in chunks(len(row))) + 1
+    counts = np.zeros(n_rows, np.int64)
+    for some in chunks(len(row)):
+        counts += np.bincount(row[some], minlength=n_rows)
     order = rng.permutation(len(counts))
     chosen = np.zeros(len(counts), np.bool_)
     chosen[order[: max(1, np.searchsorted(np.cumsum(counts[order]), SEARCHED_DYADS, side="right"))]] = True
-    return np.flatnonzero(chosen[row])
+    return np.concatenate([some.start + np.flatnonzero(chosen[row[some]]) for some in chunks(len(row))])
 
 
 def shares_of(top: float, shares: Sequence[float] = SHARES) -> tuple[float, ...]:

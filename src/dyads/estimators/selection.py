@@ -17,6 +17,7 @@ from dyads.data.codes import read_labels, text_order, values_of
 from dyads.data.features import SideInformation
 from dyads.data.observations import read_weight
 from dyads.data.split import RandomCells
+from dyads.data.store import Store
 from dyads.engine import Engine
 from dyads.errors import (
     InputError,
@@ -304,7 +305,7 @@ class _CV(LFL):
         self.n_jobs = n_jobs
 
     def fit(  # type: ignore[override]  # The callback of a search counts fits, not iterations; no checkpoint.
-        self, X: Any, y: Any, sample_weight: Any = None, callback: Callable[[int, int], Any] | None = None
+        self, X: Any, y: Any = None, sample_weight: Any = None, callback: Callable[[int, int], Any] | None = None
     ) -> Self:
         """Choose the penalties by cross-validation, then fit on all data.
 
@@ -315,7 +316,12 @@ class _CV(LFL):
         template.check_params()
         if self.warm_start:
             raise InputError("Got warm_start=True: expected False, since a search starts from the data. Leave it out.")
-        data = read_data(X, y, sample_weight)
+        if isinstance(X, Store):
+            raise InputError(
+                f"{type(self).__name__} got a store: expected a table. Use {self._plain.__name__}, which chooses its "
+                "penalty on a part of the store."
+            )
+        data = read_data(X, self._checked(y), sample_weight)
         if self._ordered and template.order is None:
             template.order = text_order(y)
         if isinstance(self.cv, numbers.Integral):

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import KFold
+from sklearn.model_selection import StratifiedKFold
 
-from dyads.data.codes import label_codes
+from dyads.data.codes import encode_labels, label_codes
 from dyads.data.dyads import Dyads
 from dyads.data.observations import read_dyads
 from dyads.engine import Engine
@@ -22,6 +22,9 @@ Array = np.ndarray[Any, Any]
 
 FOLDS = 5
 """Folds of the training pairs: the model and the walk score those of a fold without having seen them."""
+
+LEAST_LINKS = 2 * FOLDS
+"""Least number of links: each fold then has two, and the others have some."""
 
 REACH = 0.8
 """Probability of the walk to go on. From 0.5 to 0.95 it ranks the links of the co-authors about equally well."""
@@ -44,9 +47,11 @@ def cross_fitted(plain: Any, data: Data, population: Array | None) -> tuple[Arra
     Returns the log-odds of the model (n,), the feature of the walk (n,), whether the pair is a link (n,), and its
     weight (n,). Pairs with a node that occurs in no other fold are left out. `plain` : the link model, not fitted.
     """
-    n = len(data[1])
+    counted = np.arange(len(data[1])) if data[2] is None else np.flatnonzero(data[2])
+    data, population = part_of(data, counted), None if population is None else population[counted]
+    _, label = encode_labels(data[1])
     scored = []
-    for train, test in KFold(FOLDS, shuffle=True, random_state=0).split(np.zeros(n)):
+    for train, test in StratifiedKFold(FOLDS, shuffle=True, random_state=0).split(label, label):
         X, y, weight = part_of(data, train)
         model = clone(plain).fit(X, y, weight, population_weight=None if population is None else population[train])
         known = model.record_.known

@@ -13,7 +13,7 @@ import numpy as np
 from dyads.data.archive import Contents, Format, read_archive, write_archive
 from dyads.data.dyads import Dyads
 from dyads.engine.posterior import State
-from dyads.errors import InputError
+from dyads.errors import CheckpointError, InputError
 from dyads.model.objective import Objective
 from dyads.model.parameters import Layout
 from dyads.solve.gibbs import Chain
@@ -217,7 +217,7 @@ class SolverState:
 
 def _check_owner(path: str | os.PathLike[str], fingerprint: Any, expected: str) -> None:
     if fingerprint != expected:
-        raise InputError(
+        raise CheckpointError(
             f"The checkpoint {path} belongs to other data or another model: expected the same data and model. Pass "
             "another path, or delete it to start over."
         )

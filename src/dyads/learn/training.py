@@ -210,7 +210,7 @@ def train(objective: Objective, dyads: Dyads, solver: Minimiser, run: FitRun, st
                 best = solution.theta if watch.best is None else watch.best
                 theta = best if last else np.where(_side(objective), theta, best)
                 n_iter += solution.n_iter
-                if not interrupted:
+                if not (interrupted or watch.stopped_by_callback):
                     state.clear("solver", "watch")
                 if interrupted or watch.stopped_by_callback or solution.diverged is not None:
                     break

@@ -189,11 +189,12 @@ class Known:
             return self
         # A link has any label but the first.
         n_new = np.count_nonzero(dyads.label) if self.only_links else len(dyads)
-        if len(self.seen) + n_new > MOST_SEEN:
+        if n_new > MOST_SEEN:
             return replace(self, seen=None)
         chosen = np.flatnonzero(dyads.label) if self.only_links else slice(None)
         relation = None if dyads.relation is None else dyads.relation[chosen]
-        return replace(self, seen=self.seen.joined(Seen.of(dyads.row[chosen], dyads.col[chosen], relation)))
+        joined = self.seen.joined(Seen.of(dyads.row[chosen], dyads.col[chosen], relation))
+        return replace(self, seen=None if len(joined) > MOST_SEEN else joined)
 
     def counted(self, dyads: Dyads) -> Self:
         """Return a copy that counts `dyads` as training dyads too."""

@@ -51,6 +51,8 @@ class Walk(NamedTuple):
         They are reversible, D_i v_ij = D_j v_ji, so that those of the rows are enough.
         """
         degree = np.maximum(np.asarray(graph.sum(axis=1)).ravel(), 1)
+        # Both orders of a pair start at the same node, so that they get the same score.
+        row, col = np.minimum(row, col), np.maximum(row, col)
         step = sparse.csr_array(graph.T * (self.reach / degree))
         n_steps = math.ceil(math.log(PRECISION) / math.log(self.reach))
         scores = np.empty(len(row))

@@ -92,6 +92,9 @@ def thompson(models: Sequence[Model], query: Query, engine: Engine, rng: np.rand
 PARTNERS = 128
 """Most partners that two entities are compared on; more change the order of similar ones little."""
 
+ASKED_AT_ONCE = 512
+"""Entities whose similar ones are searched for at a time: more take more memory, and fewer score the others again."""
+
 COMPARED = 2**20
 """Pairs that are scored at a time to compare entities."""
 
@@ -123,15 +126,22 @@ def similar(record: Record, asked: Codes, n: int, turned: bool, engine: Engine) 
         return np.asarray(np.sqrt(proba / n_chosen).reshape(len(codes), n_chosen * proba.shape[1]))
 
     step, n = max(1, COMPARED // n_chosen), min(n, len(own) - 1)
-    of_asked = np.concatenate([roots(asked[first : first + step]) for first in range(0, max(1, len(asked)), step)])
-    values, codes = np.zeros((len(asked), 0)), np.zeros((len(asked), 0), np.int64)
-    for first in range(0, len(own), step):
-        others = np.arange(first, min(first + step, len(own)))
-        likeness = np.where(others == asked[:, None], -np.inf, of_asked @ roots(others).T)
-        values = np.hstack([values, likeness])
-        codes = np.hstack([codes, np.broadcast_to(others, likeness.shape)])
-        order = np.argsort(-values, axis=1, kind="stable")[:, :n]
-        values, codes = np.take_along_axis(values, order, axis=1), np.take_along_axis(codes, order, axis=1)
+
+    def nearest(some: Codes) -> tuple[Array, Array]:
+        """The similarities and codes (n_some, n) of the entities nearest to some."""
+        of_some = roots(some)
+        values, codes = np.zeros((len(some), 0)), np.zeros((len(some), 0), np.int64)
+        for first in range(0, len(own), step):
+            others = np.arange(first, min(first + step, len(own)))
+            likeness = np.where(others == some[:, None], -np.inf, of_some @ roots(others).T)
+            values = np.hstack([values, likeness])
+            codes = np.hstack([codes, np.broadcast_to(others, likeness.shape)])
+            order = np.argsort(-values, axis=1, kind="stable")[:, :n]
+            values, codes = np.take_along_axis(values, order, axis=1), np.take_along_axis(codes, order, axis=1)
+        return values, codes
+
+    parts = [nearest(asked[first : first + ASKED_AT_ONCE]) for first in range(0, max(1, len(asked)), ASKED_AT_ONCE)]
+    values, codes = (np.concatenate(each) for each in zip(*parts, strict=True))
     row, rank = np.indices(codes.shape).reshape(2, -1)
     return Best(row, codes.ravel(), rank + 1, values.ravel())
 
@@ -149,6 +159,10 @@ def ask(record: Record, row: int, candidates: Codes, n: int, relation: int, engi
     labels, structure = record.known.rows.counts[row] if row >= 0 else 0.0, record.parts.structure
     total, entropy = np.zeros((len(candidates), structure.n_labels)), np.zeros(len(candidates))
     first, second, offset = np.zeros(len(candidates), np.int64), np.arange(len(candidates)), np.zeros_like(total)
+    if record.known.walk is not None:
+        nothing = np.zeros(0, np.int64)
+        asked = Query(np.array([row]), candidates, n, nothing, relation, (nothing, nothing))
+        (offset,) = _offset(record.models[0], asked)
     n_draws = 0
     for model in record.models:
         block = model.effective.row[row] if row >= 0 else model.unknown.row[0]
