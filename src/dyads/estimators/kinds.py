@@ -217,10 +217,10 @@ class LFLLink(_Nominal):
 class LFLLinkWalk(LFLLink):
     """`LFLLink` stacked with the random walk with restart on the graph of training links.
 
-        p(link) = sigma(constant + u s_ij + w x_ij)
+        p(link) = sigma(constant + u s_ij + w . x_ij)
 
-    with the log-odds s of an `LFLLink`, and x the standardised log of how often walks from one node visit the other.
-    The weights u and w are learnt by logistic regression on training pairs that neither part has seen (five folds), so
+    with the log-odds s of an `LFLLink`, and x the standardised logs of how often walks from one node visit the other,
+    and of the numbers of links of both. The weights u and w are learnt by logistic regression on training pairs that neither part has seen (five folds), so
     a fit takes six times that of `LFLLink`. It ranks links better than either part wherever paths tell something
     that latent weights do not.
 

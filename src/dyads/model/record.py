@@ -29,7 +29,7 @@ from dyads.model.structure import (
     turned_entries,
     with_reference,
 )
-from dyads.model.walk import Walk
+from dyads.model.walk import WALK_FEATURES, Walk
 
 Array = np.ndarray[Any, Any]
 
@@ -168,7 +168,7 @@ class Known:
         """Return the features of dyads, sparse (n, n_features), or None: those `given` with them, or of the walk."""
         if self.walk is None:
             return given
-        return sparse.csr_array(self.walk.features(self.graph, codes[0], codes[1])[:, None])
+        return sparse.csr_array(self.walk.features(self.graph, codes[0], codes[1]))
 
     def set_of(self, role: int) -> int:
         """Return the index in `sets` of the entities of a role: 0 for rows, 1 for columns."""
@@ -219,7 +219,7 @@ class Known:
         """Return the names of the features of one side: "row", "col" or "dyad"."""
         if side == "dyad":
             given = [] if self.dyad_encoder is None else self.dyad_encoder.names
-            return [*given, *([] if self.walk is None else ["random walk"])]
+            return [*given, *([] if self.walk is None else WALK_FEATURES)]
         entities, others = (self.rows, self.cols) if side == "row" else (self.cols, self.rows)
         names = [] if entities.encoder is None else list(entities.encoder.names)
         partners = others.ids.ids[: entities.n_features - len(names)].to_pylist()

@@ -1,4 +1,4 @@
-"""The random walk with restart on the graph of training links, as a feature of pairs of nodes."""
+"""The random walk with restart on the graph of training links, and the nodes' links, as features of pairs."""
 
 import math
 from typing import Any, NamedTuple
@@ -17,32 +17,40 @@ PRECISION = 1e-6
 """Share of a walk's visits after which it is cut off."""
 
 
+WALK_FEATURES = ("random walk", "links of both")
+"""Names of the features of pairs."""
+
+
 class Walk(NamedTuple):
-    """A random walk, and how the logarithm of its score is standardised.
+    """A random walk, and how its features of pairs are standardised.
 
     Attributes
     ----------
     reach : probability to go on to a random neighbour, instead of back to the start
-    centre, scale : mean and standard deviation of the log score over training pairs
+    centre, scale : means of the features over training non-links, and their standard deviations
     """
 
     reach: float
-    centre: float = 0.0
-    scale: float = 1.0
+    centre: tuple[float, float] = (0.0, 0.0)
+    scale: tuple[float, float] = (1.0, 1.0)
 
     def features(self, graph: Any, row: Codes, col: Codes) -> Array:
-        """Return the feature (n,) of pairs of nodes: their standardised log score; zero for unknown nodes.
+        """Return the features (n, 2) of pairs of nodes, standardised; zero for unknown nodes.
 
-            x_ij = (log(v_ij + v_ji + 1 / n^2) - centre) / scale
+            log(v_ij + v_ji + 1 / n^2)    and    log(1 + d_i) + log(1 + d_j)
 
-        v_ij is the share of visits to j of walks that start at i. `graph` : sparse (n, n), symmetric, 1 for a link.
-        The constant keeps nodes without a path from ruling the scale: it is far below the uniform share 1 / n.
+        v_ij is the share of visits to j of walks that start at i, d_i the number of links of i. `graph` : sparse
+        (n, n), symmetric, 1 for a link. The constant keeps nodes without a path from ruling the scale: it is far below
+        the uniform share 1 / n.
         """
         n = graph.shape[0]
         known = (row >= 0) & (col >= 0) & (row < n) & (col < n)
-        feature = np.zeros(len(row))
-        feature[known] = (np.log(self._scores(graph, row[known], col[known]) + 1 / n**2) - self.centre) / self.scale
-        return feature
+        i, j = row[known], col[known]
+        size = np.log1p(np.asarray(graph.sum(axis=1)).ravel())
+        values = np.stack([np.log(self._scores(graph, i, j) + 1 / n**2), size[i] + size[j]], axis=1)
+        features = np.zeros((len(row), len(WALK_FEATURES)))
+        features[known] = (values - self.centre) / self.scale
+        return features
 
     def _scores(self, graph: Any, row: Codes, col: Codes) -> Array:
         """Return v_ij + v_ji (n,) of pairs of nodes.

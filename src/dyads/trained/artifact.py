@@ -22,9 +22,9 @@ from dyads.model.objective import L2, SCALINGS
 from dyads.model.parameters import Layout
 from dyads.model.record import Calibrator, Draw, Entities, Known, Parts, Population, Record
 from dyads.model.structure import STRUCTURES, Structure, build
-from dyads.model.walk import Walk
+from dyads.model.walk import WALK_FEATURES, Walk
 from dyads.settings import is_number
-from dyads.trained.calibration import CALIBRATORS
+from dyads.trained.calibration import CALIBRATORS, LEAST_SCALE
 
 Array = np.ndarray[Any, Any]
 
@@ -229,10 +229,18 @@ def _walk(contents: Contents, possible: bool) -> Walk | None:
     plain = contents.field("walk")
     if plain is None:
         return None
-    is_walk = type(plain) is dict and plain.keys() == set(Walk._fields) and all(map(is_number, plain.values()))
-    if not (possible and is_walk and 0 < plain["reach"] < MOST_REACH and plain["scale"] > 0):
+    if not (possible and type(plain) is dict and plain.keys() == set(Walk._fields)):
         raise contents.wrong("walk", "null, or the reach, centre and scale of a walk on a graph")
-    return Walk(plain["reach"], plain["centre"], plain["scale"])
+    reach, centre, scale = plain["reach"], plain["centre"], plain["scale"]
+    if not (
+        is_number(reach)
+        and 0 < reach < MOST_REACH
+        and all(type(pair) is list and len(pair) == len(WALK_FEATURES) for pair in (centre, scale))
+        and all(is_number(value) and abs(value) <= LARGEST_FLOAT for value in (*centre, *scale))
+        and min(scale) >= LEAST_SCALE
+    ):
+        raise contents.wrong("walk", "a reach below 1, and two centres and scales")
+    return Walk(reach, tuple(centre), tuple(scale))
 
 
 def _seen(contents: Contents, n_rows: int, n_cols: int, n_relations: int | None) -> Seen | None:
