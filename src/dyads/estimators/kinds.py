@@ -220,9 +220,9 @@ class LFLLinkWalk(LFLLink):
         p(link) = sigma(constant + u s_ij + w . x_ij)
 
     with the log-odds s of an `LFLLink`, and x the standardised logs of how often walks from one node visit the other,
-    and of the numbers of links of both. The weights u and w are learnt by logistic regression on training pairs that neither part has seen (five folds), so
-    a fit takes six times that of `LFLLink`. It ranks links better than either part wherever paths tell something
-    that latent weights do not.
+    and of the numbers of links of both. The weights u and w are learnt by logistic regression on training pairs that
+    neither part has seen (five folds), so a fit takes six times that of `LFLLink`. It ranks links better than either
+    part wherever paths tell something that latent weights do not.
 
     The stack is one model, with the walk as a feature of dyads that it computes by itself: it is saved, explained and
     folded into like any other. For two labels, undirected or directed (the walk takes no notice of direction), without
