@@ -135,7 +135,7 @@ def test_embeddings_cluster_the_camps():
 @pytest.mark.parametrize(
     "name", ["bilinear", "stereotype", "symmetric", "spectral", "directed", "relational", "mixture"]
 )
-@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("bias", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_inner_products_of_embeddings_are_log_odds(name, bias):
     rng = np.random.default_rng(0)
     X = pd.DataFrame({"row": rng.integers(0, 9, 300), "col": rng.integers(0, 9, 300)})
