@@ -119,8 +119,9 @@ def use(model):
         value = np.asarray(model.recommend(known.rows.ids.ids.slice(0, 2), 2, by, **relation)["value"])
         if not (np.isfinite(value).all() and (value >= 0).all() and (value <= 1 + 1e-6).all()):
             raise ArithmeticError(f"recommended {value}")
+        if known.walk is None:
+            model.embed(known.rows.ids.ids.slice(0, 2), **relation)
     model.explain(X)
-    model.embed(known.rows.ids.ids.slice(0, 2))
     _ = model.row_ids_, model.col_ids_, model.n_parameters_, model.parts_
     repr(model)
 
