@@ -328,7 +328,9 @@ def scores(models: Sequence[Model], codes: Sequence[Codes], features: Any, run: 
             first = model.layout.first_scores(model.theta, side)
             offset = zeros if first is None else first.astype(np.float64, copy=False)
             score_pass(structure, blocks, pairs, offset, new, averaged, work, lines)
-        out[dyads] = log_proba(lines / len(models)) if averaged else lines
+        if averaged:
+            lines /= len(models)
+        out[dyads] = log_proba(lines) if averaged else lines
 
     run(part, even_tasks(0, n, int(np.clip(n // LEAST_TASKS, CHUNK, MODELS_CHUNK)) if averaged else None))
     return out

@@ -243,11 +243,12 @@ def _ranking(model: Any, X: Any, truth: Array) -> str:
         )
     ]
     cut = f" (of {len(few)} of {len(rows):,} rows)" if len(few) < len(rows) else ""
-    noun = html.escape(f"{names[1]} of each {names[0]}")
+    best = html.escape(str(classes[-1]))
+    names = [html.escape(name) for name in names]
     return (
-        f'<h2>Ranking</h2><p class="faint">Lists of the {LISTED} best {noun}, without those seen in training: how '
-        f"far up the pairs with label {html.escape(str(classes[-1]))} are{cut}. Means over rows.</p>"
-        + _rows(["metric", "model (90% interval)"], lines)
+        f'<h2>Ranking</h2><p class="faint">The {LISTED} columns ({names[1]}) of each row ({names[0]}) with the '
+        f"greatest probability of label {best}, without those seen in training: how far up the pairs with this label are{cut}. "
+        "Means over rows.</p>" + _rows(["metric", "model (90% interval)"], lines)
     )
 
 
