@@ -247,8 +247,8 @@ def _ranking(model: Any, X: Any, truth: Array) -> str:
     names = [html.escape(name) for name in names]
     return (
         f'<h2>Ranking</h2><p class="faint">The {LISTED} columns ({names[1]}) of each row ({names[0]}) with the '
-        f"greatest probability of label {best}, without those seen in training: how far up the pairs with this label are{cut}. "
-        "Means over rows.</p>" + _rows(["metric", "model (90% interval)"], lines)
+        f"greatest probability of label {best}, without those seen in training: how far up the pairs "
+        f"with this label are{cut}. Means over rows.</p>" + _rows(["metric", "model (90% interval)"], lines)
     )
 
 
