@@ -24,8 +24,8 @@ Array = np.ndarray[Any, Any]
 FOLDS = 5
 """Folds of the training pairs: the model and the walk score those of a fold without having seen them."""
 
-LEAST_LINKS = 2 * FOLDS
-"""Least number of links: each fold then has two, and the others have some."""
+LEAST_LINKS = FOLDS
+"""Least number of links: each fold then has one, and the others have some."""
 
 REACH = 0.8
 """Probability of the walk to go on. From 0.5 to 0.95 it ranks the links of the co-authors about equally well."""
