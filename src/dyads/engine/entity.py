@@ -18,7 +18,8 @@ This is exact for any proposal that does not depend on x. The search for m start
 standard deviation of the mode (`NEAR_MODE`), so m and M depend on x to second order in that fraction only.
 
 Both functions work on any object that provides "sums at x": `EntitySums`, in a compiled pass over many entities, or
-`SharedSums`, one large block whose sums are divided into tasks. For the latter they run as plain Python.
+`SharedSums`, one large block whose sums are divided into tasks. For the latter they run as plain Python. A team of
+lanes shares the work on an entity (see `lanes`); all lanes take the same decisions.
 """
 
 import math
@@ -28,6 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dyads.engine.compiled import inlined, kernel, reduction
+from dyads.engine.lanes import dot_from, lane, lane_sum, lanes, team_dot, wait
 from dyads.engine.orders import Bounds, Run
 from dyads.engine.sums import (
     EntitySums,
@@ -37,7 +39,7 @@ from dyads.engine.sums import (
     sums_at,
 )
 from dyads.model.parameters import Role
-from dyads.model.streams import Key, fill_normal, log_chance
+from dyads.model.streams import Key, fill_normal, fill_normal_pair, log_chance
 
 Array = np.ndarray[Any, Any]
 
@@ -133,7 +135,9 @@ def value_at(sums, e, x, part, curved, system, work):  # type: ignore[no-untyped
 
     If `curved`, WRITE its gradient and curvature to system.gx and system.M; otherwise system.gx is scratch.
     """
-    return sums_at(sums, e, x, part, curved, system.sums, work) + finish(x, sums.prior, e, part, curved, system)
+    wait(sums.team)
+    loss = sums_at(sums, e, x, part, curved, system.sums, work)
+    return loss + finish(sums.team, x, sums.prior, e, part, curved, system)
 
 
 @inlined
@@ -142,8 +146,9 @@ def descend(sums, e, block, steps, part, system, work):  # type: ignore[no-untyp
 
     Afterwards system.M holds the Cholesky factor of the last curvature that was computed.
     """
-    x, d, entry = system.x, system.d, part.entry
-    for k in range(x.size):
+    team, x, d, entry = sums.team, system.x, system.d, part.entry
+    first, n_lanes = lane(team), lanes(team)
+    for k in range(first, x.size, n_lanes):
         x[k] = block[k]
     at_start = value = promised = length = 0.0
     step = -1
@@ -157,27 +162,28 @@ def descend(sums, e, block, steps, part, system, work):  # type: ignore[no-untyp
             length *= SHORTENED
             if length < SHORTEST:
                 if not last:
-                    factor(system.M)
+                    factor(team, system.M)
                 return at_start
-            for k in range(d.size):
+            for k in range(first, d.size, n_lanes):
                 x[entry[k]] = block[entry[k]] - length * d[k]
             continue
         value = trial
-        for k in range(d.size):
+        for k in range(first, d.size, n_lanes):
             block[entry[k]] = x[entry[k]]
         if last:
             return at_start
-        factor(system.M)
-        newton_step(system.M, system.gx, d)
+        factor(team, system.M)
+        newton_step(team, system.M, system.gx, d)
         promised = 0.0
-        for k in range(d.size):
+        for k in range(first, d.size, n_lanes):
             promised += system.gx[k] * d[k]
+        promised = lane_sum(team, promised)
         if promised <= steps.small * abs(value) + steps.near:
-            for k in range(d.size):
+            for k in range(first, d.size, n_lanes):
                 block[entry[k]] -= d[k]
             return at_start
         length = 1.0
-        for k in range(d.size):
+        for k in range(first, d.size, n_lanes):
             x[entry[k]] = block[entry[k]] - d[k]
         step += 1
 
@@ -188,33 +194,41 @@ def draw_block(sums, e, block, key, number, part, system, work):  # type: ignore
 
     `gain` accumulates the log acceptance ratio.
     """
-    x, mode, d, entry, M = system.x, system.mode, system.d, part.entry, system.M
-    for k in range(x.size):
+    team, x, mode, d, entry, M = sums.team, system.x, system.mode, system.d, part.entry, system.M
+    first, n_lanes, entity = lane(team), lanes(team), sums.owned.first + e
+    for k in range(first, x.size, n_lanes):
         mode[k] = block[k]
     several_modes = has_self_link(sums, e)
     if several_modes:
         # The mode found must not depend on the block; otherwise the reverse move would have another proposal.
-        for k in range(d.size):
+        for k in range(first, d.size, n_lanes):
             mode[entry[k]] = sums.prior.centre[e, entry[k]]
+    wait(team)
     gain = descend(sums, e, mode, TO_THE_MODE, part, system, work)
     if several_modes:
         gain = value_at(sums, e, block, part, False, system, work)
-    fill_normal(key, sums.owned.first + e, number, system.z)
-    for k in range(d.size):
+    for n in range(first, (d.size + 1) // 2, n_lanes):
+        fill_normal_pair(key, entity, number, n, system.z)
+    wait(team)
+    for k in range(first, d.size, n_lanes):
         x[k] = block[entry[k]] - mode[entry[k]]
-    for k in range(d.size):
+    wait(team)
+    gain = gain if first == 0 else 0.0
+    for k in range(first, d.size, n_lanes):
         away = dot_from(k, M[k], x)
         d[k] = system.z[k] if sums.prior.active[entry[k]] else away
         gain += 0.5 * (d[k] * d[k] - away * away)
-    solve_upper(M, d)
-    for k in range(x.size):
+    gain = lane_sum(team, gain)
+    solve_upper(team, M, d)
+    for k in range(first, x.size, n_lanes):
         x[k] = mode[k]
-    for k in range(d.size):
+    wait(team)
+    for k in range(first, d.size, n_lanes):
         x[entry[k]] += d[k]
     gain -= value_at(sums, e, x, part, False, system, work)
-    accepted = log_chance(key, sums.owned.first + e, number) < gain
+    accepted = log_chance(key, entity, number) < gain
     if accepted:
-        for k in range(x.size):
+        for k in range(first, x.size, n_lanes):
             block[k] = x[k]
     return accepted
 
@@ -320,15 +334,6 @@ def draw_shared(sums: SharedSums, X: Array, key: Key, run: Run) -> Array:
 
 
 @reduction
-def dot_from(first, x, y):  # type: ignore[no-untyped-def]
-    """Return the sum of x_k y_k for all k of x from `first` on."""
-    total = 0.0
-    for k in range(first, x.size):
-        total += x[k] * y[k]
-    return total
-
-
-@reduction
 def dot_of_difference(x, y, z):  # type: ignore[no-untyped-def]
     """Return sum_k x_k (y_k - z_k)."""
     total = 0.0
@@ -338,11 +343,11 @@ def dot_of_difference(x, y, z):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def add_prior(x, prior, e, entry, gx):  # type: ignore[no-untyped-def]
+def add_prior(team, x, prior, e, entry, gx):  # type: ignore[no-untyped-def]
     """Return the penalty of block x, up to a constant in the entries that move; ADD its gradient to gx."""
     scale, centre = prior.scale[e], prior.centre[e]
     total = 0.0
-    for k in range(entry.size):
+    for k in range(lane(team), entry.size, lanes(team)):
         line = prior.precision[entry[k]]
         pulled = dot_of_difference(line, x, centre)
         gx[k] += scale * pulled
@@ -354,20 +359,21 @@ def add_prior(x, prior, e, entry, gx):  # type: ignore[no-untyped-def]
         # For deviations y of the moving and z of the other entries:
         # 1/2 y^T P y + y^T Q z = y^T (P y + Q z) - 1/2 y^T P y.
         total += scale * (pulled - 0.5 * among) * (x[entry[k]] - centre[entry[k]])
-    return total
+    return lane_sum(team, total)
 
 
 @kernel
-def finish(x, prior, e, part, curved, system):  # type: ignore[no-untyped-def]
+def finish(team, x, prior, e, part, curved, system):  # type: ignore[no-untyped-def]
     """Return the penalty; ADD its gradient and, if `curved`, its curvature; then freeze entries that are not active."""
     gx, M, entry = system.gx, system.M, part.entry
-    value = add_prior(x, prior, e, entry, gx)
+    value = add_prior(team, x, prior, e, entry, gx)
     if not curved:
         return value
-    for k in range(entry.size):
+    for k in range(lane(team), entry.size, lanes(team)):
         for j in range(k, entry.size):
             M[k, j] += prior.scale[e] * prior.precision[entry[k], entry[j]]
-    for k in range(entry.size):
+    wait(team)
+    for k in range(lane(team), entry.size, lanes(team)):
         if not prior.active[entry[k]]:
             # With a zero gradient and a unit row and column in M, the step of this entry is zero.
             gx[k] = 0
@@ -376,53 +382,68 @@ def finish(x, prior, e, part, curved, system):  # type: ignore[no-untyped-def]
             for j in range(k + 1, entry.size):
                 M[k, j] = 0
             M[k, k] = 1
+    wait(team)
     return value
 
 
 @kernel
-def factor(M):  # type: ignore[no-untyped-def]
+def factor(team, M):  # type: ignore[no-untyped-def]
     """Replace the upper triangle of M by its Cholesky factor U, M = U^T U; pivots are raised to `LEAST_PIVOT`."""
-    size = M.shape[0]
+    size, first, n_lanes = M.shape[0], lane(team), lanes(team)
     largest = 0.0
     for k in range(size):
         largest = max(largest, M[k, k])
     least = LEAST_PIVOT * largest + TINY
+    wait(team)
     for k in range(size):
         i = 0
         while i + 4 <= k:
             # Four finished rows at a time: row k is read and written a fourth as often.
             c0, c1, c2, c3 = M[i, k], M[i + 1, k], M[i + 2, k], M[i + 3, k]
-            for j in range(k, size):
+            for j in range(k + first, size, n_lanes):
                 M[k, j] -= c0 * M[i, j] + c1 * M[i + 1, j] + c2 * M[i + 2, j] + c3 * M[i + 3, j]
             i += 4
         while i < k:
             c = M[i, k]
-            for j in range(k, size):
+            for j in range(k + first, size, n_lanes):
                 M[k, j] -= c * M[i, j]
             i += 1
+        wait(team)
         pivot = math.sqrt(max(M[k, k], least))
         inverse = 1 / pivot
-        M[k, k] = pivot
-        for j in range(k + 1, size):
+        wait(team)
+        if first == 0:
+            M[k, k] = pivot
+        for j in range(k + 1 + first, size, n_lanes):
             M[k, j] *= inverse
+        wait(team)
 
 
 @kernel
-def newton_step(M, gx, d):  # type: ignore[no-untyped-def]
+def newton_step(team, M, gx, d):  # type: ignore[no-untyped-def]
     """WRITE d = (U^T U)^-1 gx, with U in the upper triangle of M."""
-    for k in range(d.size):
+    first, n_lanes = lane(team), lanes(team)
+    for k in range(first, d.size, n_lanes):
         d[k] = gx[k]
     for k in range(d.size):
-        d[k] /= M[k, k]
-        c = d[k]
-        for j in range(k + 1, d.size):
+        wait(team)
+        c = d[k] / M[k, k]
+        wait(team)
+        if first == 0:
+            d[k] = c
+        for j in range(k + 1 + first, d.size, n_lanes):
             d[j] -= c * M[k, j]
-    solve_upper(M, d)
+    solve_upper(team, M, d)
 
 
 @kernel
-def solve_upper(M, d):  # type: ignore[no-untyped-def]
+def solve_upper(team, M, d):  # type: ignore[no-untyped-def]
     """Replace d by U^-1 d, with U in the upper triangle of M."""
     for n in range(d.size):
         k = d.size - 1 - n
-        d[k] = (d[k] - dot_from(k + 1, M[k], d)) / M[k, k]
+        wait(team)
+        entry = (d[k] - team_dot(team, k + 1, M[k], d)) / M[k, k]
+        wait(team)
+        if lane(team) == 0:
+            d[k] = entry
+    wait(team)

@@ -20,6 +20,7 @@ import numpy as np
 
 from dyads.engine.bundles import ROOM, TILE, Data, Owned, Specs, relation_at, weigh
 from dyads.engine.compiled import add_product, by_type, inlined, jitable, kernel, read_if_present, reduction
+from dyads.engine.lanes import SERIAL
 from dyads.engine.orders import CHUNK, Bounds, Run, even_tasks
 from dyads.model.loss import Curvature, curvature, evaluate
 from dyads.model.parameters import Blocks, Role
@@ -226,6 +227,7 @@ class EntitySums(NamedTuple):
         and vice versa
     data : the dyads
     prior : prior of the blocks of the run
+    team : who shares the work on an entity
     """
 
     specs: Specs
@@ -233,6 +235,7 @@ class EntitySums(NamedTuple):
     blocks: Blocks
     data: Data
     prior: Prior
+    team: Any = SERIAL
 
     def sums_at(self, e: int, x: Array, part: Part, curved: bool, out: Array, work: Work) -> float:
         return entity_pass(self, e, x, part, curved, out, work)  # type: ignore[no-any-return]
@@ -265,6 +268,8 @@ class SharedSums:
 
     The sum of a relation is divided into tasks over shards of rows; the sums of tasks are added in the order of tasks.
     """
+
+    team = SERIAL
 
     def __init__(self, sums: Sequence[EntitySums], prior: Prior, run: Run) -> None:
         """`sums` : one per shard, owned by relations."""

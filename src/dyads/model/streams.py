@@ -155,11 +155,16 @@ def unit(high: Any, low: Any) -> Any:
 def fill_normal(key: Key, entity: int, part: int, out: Array) -> None:
     """WRITE standard normal numbers (Box-Muller), keyed by an entity and a part of its block, to `out`."""
     for n in range((out.size + 1) // 2):
-        a, b, c, d = words_of(key, entity, n, part)
-        radius, angle = math.sqrt(-2.0 * math.log(unit(a, b))), 2.0 * math.pi * unit(c, d)
-        out[2 * n] = radius * math.cos(angle)
-        if 2 * n + 1 < out.size:
-            out[2 * n + 1] = radius * math.sin(angle)
+        fill_normal_pair(key, entity, part, n, out)
+
+
+def fill_normal_pair(key: Key, entity: int, part: int, n: int, out: Array) -> None:
+    """WRITE the n-th pair of the numbers of `fill_normal`."""
+    a, b, c, d = words_of(key, entity, n, part)
+    radius, angle = math.sqrt(-2.0 * math.log(unit(a, b))), 2.0 * math.pi * unit(c, d)
+    out[2 * n] = radius * math.cos(angle)
+    if 2 * n + 1 < out.size:
+        out[2 * n + 1] = radius * math.sin(angle)
 
 
 def log_chance(key: Key, entity: int, part: int) -> Any:
@@ -171,5 +176,5 @@ def log_chance(key: Key, entity: int, part: int) -> Any:
     return math.log(unit(a, b))
 
 
-COMPOSED = (philox, words_of, unit, fill_normal, log_chance)
+COMPOSED = (philox, words_of, unit, fill_normal, fill_normal_pair, log_chance)
 """Kernels of this module; an engine compiles them as they are."""
