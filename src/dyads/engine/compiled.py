@@ -12,7 +12,7 @@ import inspect
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -26,6 +26,17 @@ from dyads import metrics
 from dyads.model import loss, objective, parameters, streams, structure
 
 Array = np.ndarray[Any, Any]
+
+
+class Binding(NamedTuple):
+    """How a compiler resolves a call in a kernel: `choose(types of the arguments)` returns the implementation."""
+
+    choose: Callable[..., Any]
+    inline: bool = False
+
+
+BOUND: dict[Any, Binding] = {}
+"""The bindings of all that kernels call, for other engines to bind with their compilers."""
 
 
 def _sources_hash() -> str:
@@ -123,6 +134,7 @@ def kernel(function: Callable[..., Any]) -> Any:
     stack (`stack_array`).
     """
     compiled = numba.njit(nogil=True, **OPTIONS)(function)
+    BOUND[compiled] = Binding(lambda *_: function)
     try:
         compiled._cache = _Cache(function)
     except (RuntimeError, OSError):
@@ -135,7 +147,9 @@ def reduction(function: Callable[..., Any]) -> Any:
 
     The order depends on the length of the array and on the processor, not on who computes the sum.
     """
-    return numba.njit(nogil=True, **REDUCTION)(function)
+    compiled = numba.njit(nogil=True, **REDUCTION)(function)
+    BOUND[compiled] = Binding(lambda *_: function)
+    return compiled
 
 
 _ONE = np.ones(1)
@@ -174,6 +188,7 @@ def _bind_inlined(function: Callable[..., Any], choose: Callable[..., Any]) -> N
     Numba's `overload` does the same, but also compiles each inlined function on its own. That code is never used and
     takes a quarter of the compile time.
     """
+    BOUND[function] = Binding(choose, inline=True)
     template = templates.make_overload_template(function, choose, OPTIONS, strict=False, inline="always")
     template._get_jit_decorator = _uncompiled
     templates.infer(template)
@@ -195,8 +210,11 @@ def _uncompiled(template: Any) -> Callable[..., Any]:
     return decorator
 
 
-jitable = register_jitable
-"""Decorates a function that kernels may call: compiled inside kernels, plain Python when called from Python."""
+def jitable(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a function that kernels may call: compiled inside kernels, plain Python when called from Python."""
+    BOUND[function] = Binding(lambda *_: function)
+    register_jitable(function)
+    return function
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -257,7 +275,7 @@ def by_type(dispatcher: Callable[..., Any]) -> Callable[..., Any]:
     name = dispatcher.__name__
 
     def choose(spec: Any, *_: Any) -> Any:
-        return getattr(spec.instance_class, name) if isinstance(spec, numba.types.BaseNamedTuple) else None
+        return getattr(spec.instance_class, name) if hasattr(spec, "instance_class") else None
 
     _bind_inlined(dispatcher, choose)
     return dispatcher
@@ -274,13 +292,14 @@ def read_if_present(absent: Callable[..., Any]) -> Callable[[Callable[..., Any]]
         def read(array: Any, *others: Any) -> Any:
             return (absent if isinstance(array, tuple) else present)(array, *others)
 
-        _bind_inlined(read, lambda array, *_: absent if isinstance(array, numba.types.BaseTuple) else present)
+        _bind_inlined(read, lambda array, *_: absent if hasattr(array, "instance_class") else present)
         return read
 
     return decorate
 
 
 for _sum in structure.SUMS:
+    BOUND[_sum] = Binding(lambda *_, implementation=_sum: implementation)
     register_jitable(**REDUCTION)(_sum)
 for _function in (*structure.COMPOSED, *loss.COMPOSED, *objective.COMPOSED, *streams.COMPOSED):
     jitable(_function)

@@ -52,11 +52,13 @@ class Steps(NamedTuple):
     most : maximum number of steps
     small, near : if the predicted decrease gx . d of a step is at most `small` |f| + `near`, the step is the last, and
         is taken without a line search
+    pivot : least pivot of a Cholesky factor, relative to the largest diagonal entry; smaller ones are raised to it
     """
 
     most: int
     small: float
     near: float
+    pivot: float
 
 
 SMALL_STEP = 1e-13
@@ -69,7 +71,13 @@ It equals |d|^2_M for the step d, so the last step is at most a tenth of a stand
 (0.1) Geweke's test fails: the mode then depends too much on the current block.
 """
 
-TO_THE_MODE = Steps(30, 0.0, NEAR_MODE)
+LEAST_PIVOT = 1e-10
+"""Least relative pivot of a Cholesky factor.
+
+Directions without curvature, along which scores do not change, get a step of zero because their gradient is zero.
+"""
+
+TO_THE_MODE = Steps(30, 0.0, NEAR_MODE, LEAST_PIVOT)
 """The stopping rule of the search for the mode; the limit of 30 steps bounds the cost of a draw.
 
 On ML-100K (rank 16) a draw takes about three and a half evaluations of f.
@@ -83,12 +91,6 @@ SHORTENED = 0.5
 
 SHORTEST = 1e-12
 """Step length below which the line search gives up: f is minimal up to rounding."""
-
-LEAST_PIVOT = 1e-10
-"""Least pivot of a Cholesky factor, relative to the largest diagonal entry; smaller ones are raised to it.
-
-Directions without curvature, along which scores do not change, get a step of zero because their gradient is zero.
-"""
 
 TINY = 1e-300
 """Added to the least pivot, so that it is positive even if the whole matrix is zero."""
@@ -162,7 +164,7 @@ def descend(sums, e, block, steps, part, system, work):  # type: ignore[no-untyp
             length *= SHORTENED
             if length < SHORTEST:
                 if not last:
-                    factor(team, system.M)
+                    factor(team, system.M, steps.pivot)
                 return at_start
             for k in range(first, d.size, n_lanes):
                 x[entry[k]] = block[entry[k]] - length * d[k]
@@ -172,7 +174,7 @@ def descend(sums, e, block, steps, part, system, work):  # type: ignore[no-untyp
             block[entry[k]] = x[entry[k]]
         if last:
             return at_start
-        factor(team, system.M)
+        factor(team, system.M, steps.pivot)
         newton_step(team, system.M, system.gx, d)
         promised = 0.0
         for k in range(first, d.size, n_lanes):
@@ -387,13 +389,13 @@ def finish(team, x, prior, e, part, curved, system):  # type: ignore[no-untyped-
 
 
 @kernel
-def factor(team, M):  # type: ignore[no-untyped-def]
-    """Replace the upper triangle of M by its Cholesky factor U, M = U^T U; pivots are raised to `LEAST_PIVOT`."""
+def factor(team, M, least_pivot):  # type: ignore[no-untyped-def]
+    """Replace the upper triangle of M by its Cholesky factor U, M = U^T U; see `Steps`."""
     size, first, n_lanes = M.shape[0], lane(team), lanes(team)
     largest = 0.0
     for k in range(size):
         largest = max(largest, M[k, k])
-    least = LEAST_PIVOT * largest + TINY
+    least = least_pivot * largest + TINY
     wait(team)
     for k in range(size):
         i = 0

@@ -155,13 +155,15 @@ class CPU(Setting):
 class Bound:
     """Dyads, their counts and orders, and threads: shared by a problem and its restrictions."""
 
-    def __init__(self, objective: Objective, dyads: Dyads, counts: Counts | None, threads: Threads) -> None:
+    def __init__(
+        self, objective: Objective, dyads: Dyads, counts: Counts | None, threads: Threads, shard: int | None = None
+    ) -> None:
         one_set = objective.structure.one_set
         dyads = replace(dyads, side=threaded(dyads.side, threads.map))
         self.dyads, self.threads, self.penalty = dyads, threads, objective.penalty
         self.resources = ExitStack()
         self.counts = Counts.of(dyads, one_set) if counts is None else counts
-        self.orders = Orders(dyads, one_set, n_groups(len(dyads)))
+        self.orders = Orders(dyads, one_set, n_groups(len(dyads)), shard)
 
     @cached_property
     def cell_data(self) -> CellData:

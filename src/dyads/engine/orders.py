@@ -105,11 +105,12 @@ class Orders:
 
     The dyads of an owner are sorted by relation, so that tiles of dyads of one relation are large.
 
-    `n_groups` : number of groups into which SGD divides rows, and columns; each engine chooses its own.
+    `n_groups` : number of groups into which SGD divides rows, and columns. `shard` : target number of dyads per shard,
+    by default `SHARD`. Each engine chooses its own.
     """
 
-    def __init__(self, dyads: Dyads, one_set: bool, n_groups: int) -> None:
-        self.dyads, self.one_set, self.n_groups = dyads, one_set, n_groups
+    def __init__(self, dyads: Dyads, one_set: bool, n_groups: int, shard: int | None = None) -> None:
+        self.dyads, self.one_set, self.n_groups, self.shard = dyads, one_set, n_groups, shard
 
     @cached_property
     def in_row_order(self) -> Dyads:
@@ -120,7 +121,7 @@ class Orders:
     @cached_property
     def by_row(self) -> list[Shard]:
         """Shards of rows."""
-        return cut(Role.ROW, self.in_row_order, self.dyads.n_rows, ABSENT)
+        return cut(Role.ROW, self.in_row_order, self.dyads.n_rows, ABSENT, self.shard)
 
     @cached_property
     def by_col(self) -> list[Shard]:
@@ -128,7 +129,7 @@ class Orders:
         before = self.in_row_order
         parts = sorted_parts(before.col, before.relation, before.n_cols)
         dyads, place = before.home.in_order("by-column", before, parts)
-        return cut(Role.COL, dyads, dyads.n_cols, place)
+        return cut(Role.COL, dyads, dyads.n_cols, place, self.shard)
 
     @cached_property
     def by_node(self) -> list[Shard]:
@@ -170,12 +171,12 @@ def sorted_parts(owner: Array, relation: Array | None, n_owners: int) -> Iterato
         yield positions[order]
 
 
-def cut(role: Role, dyads: Dyads, n_owners: int, place: Any) -> list[Shard]:
+def cut(role: Role, dyads: Dyads, n_owners: int, place: Any, shard: int | None = None) -> list[Shard]:
     """Cut dyads, sorted by owner, into shards of whole owners."""
     owner = dyads.row if role == Role.ROW else dyads.col
     start = np.searchsorted(owner, np.arange(n_owners + 1))
     shards = []
-    tasks = owner_tasks(start, SHARD)
+    tasks = owner_tasks(start, SHARD if shard is None else shard)
     # All shards share one array: the dyads of a shard are in the order of its owners.
     identity = np.arange(max(int(start[last] - start[first]) for first, last in tasks))
     for first, last in tasks:

@@ -344,7 +344,7 @@ def entity_pass(sums, e, x, part, curved, out, work):  # type: ignore[no-untyped
             for j in range(out.shape[1]):
                 out[k, j] = 0
     while begin < last:
-        n = tile_size(data.relation, owned.order, begin, last)
+        n = tile_size(data.relation, owned.order, begin, last, TILE)
         slot = score_tile(sums, e, begin, n, tile, x, work)
         label, weight = work.gathered.label[slot], work.gathered.weight[slot]
         if curved:
@@ -361,11 +361,11 @@ def entity_pass(sums, e, x, part, curved, out, work):  # type: ignore[no-untyped
     return total
 
 
-@read_if_present(lambda relation, order, begin, last: min(last - begin, TILE))
-def tile_size(relation, order, begin, last):  # type: ignore[no-untyped-def]
-    """Return the number of dyads of the tile that begins at a position of the order: all are of one relation."""
+@read_if_present(lambda relation, order, begin, last, most: min(last - begin, most))
+def tile_size(relation, order, begin, last, most):  # type: ignore[no-untyped-def]
+    """Return the number of dyads, at most `most`, of the tile at a position of the order: all are of one relation."""
     n = 1
-    while n < TILE and begin + n < last and relation[order[begin + n]] == relation[order[begin]]:
+    while n < most and begin + n < last and relation[order[begin + n]] == relation[order[begin]]:
         n += 1
     return n
 

@@ -10,6 +10,7 @@ from dyads.data.dyads import Side
 from dyads.engine.api import OwnPrior
 from dyads.engine.bundles import Data, Owned, Specs
 from dyads.engine.entity import (
+    LEAST_PIVOT,
     SMALL_STEP,
     Steps,
     draw_shard,
@@ -61,7 +62,7 @@ class HostUpdates:
         return Moments.of(own[self.labelled(role)])
 
     def solve(self, role: Role, n_steps: int = 1, codes: Codes | None = None) -> float:
-        table, steps = self._blocks[role.place], Steps(n_steps, SMALL_STEP, 0.0)
+        table, steps = self._blocks[role.place], Steps(n_steps, SMALL_STEP, 0.0, LEAST_PIVOT)
         if role == Role.SHARED:
             before = table.copy()
             shared, run = self._shared_sums(None)
