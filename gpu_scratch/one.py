@@ -44,12 +44,16 @@ def run(n,nr,nc,rank,skew=True,profile=False):
         timed('blocks_in_turn+theta',lambda: p.blocks_in_turn(theta).theta())
         timed('loss',lambda: p.loss(theta))
         timed('value_and_gradient',lambda: p.value_and_gradient(theta))
-        if profile:
-            pf=cProfile.Profile(); pf.enable(); u.draw(Role.ROW,Key.of(0,Stream.BLOCKS,1,0),pr); u.draw(Role.COL,Key.of(0,Stream.BLOCKS,1,0),pr); pf.disable(); pstats.Stats(pf).sort_stats('tottime').print_stats(12)
         kern=p._bound.kernels
-        for k in (kern.draw_kernel,kern.piece_kernel):
-            for sig,o in k.overloads.items():
-                print(k.py_func.__name__,'regs',o.regs_per_thread,'local',o.local_mem_per_thread,'shared',o.shared_mem_per_block)
+def quick(n,nr,nc,rank,limits):
+    from dyads.engine import device as D
+    obj,d,theta=problem(n,nr,nc,rank)
+    with CUDA().bind(obj,d) as p:
+        size=obj.layout.sizes[0]; pr=BlockPrior(np.zeros(size),4*np.eye(size),np.ones(size))
+        for lim in limits:
+            D.LIMITS['max_registers']=lim; D.kernel_of.cache_clear()
+            u=p.blocks_in_turn(theta)
+            for role in (Role.ROW,Role.COL): timed(f'regs {lim} draw '+role.name,lambda: u.draw(role,Key.of(0,Stream.BLOCKS,1,role),pr))
 if __name__=='__main__':
-    run(1_000_000,6040,3706,10,profile=True)
+    quick(1_000_000,6040,3706,10,(128,80))
     run(20_000_000,138_493,26_744,32)

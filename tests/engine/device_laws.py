@@ -67,7 +67,7 @@ def test_newton_steps_are_the_cpus(structure, loss, n_relations):
 
 
 @pytest.mark.parametrize("large", [False, True])
-@pytest.mark.parametrize("structure", TWO_SETS, ids=str)
+@pytest.mark.parametrize("structure", TWO_SETS, ids=lambda case: f"{type(case).__name__}{case.rank}")
 def test_draws_are_the_cpus_up_to_rounding_and_the_same_in_every_run(structure, large, monkeypatch):
     if large:
         monkeypatch.setattr(cuda, "LARGE", 9)

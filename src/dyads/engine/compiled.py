@@ -12,7 +12,7 @@ import inspect
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numba
 import numpy as np
@@ -28,15 +28,8 @@ from dyads.model import loss, objective, parameters, streams, structure
 Array = np.ndarray[Any, Any]
 
 
-class Binding(NamedTuple):
-    """How a compiler resolves a call in a kernel: `choose(types of the arguments)` returns the implementation."""
-
-    choose: Callable[..., Any]
-    inline: bool = False
-
-
-BOUND: dict[Any, Binding] = {}
-"""The bindings of all that kernels call, for other engines to bind with their compilers."""
+BOUND: dict[Any, Callable[..., Any]] = {}
+"""What kernels call -> a function of the argument types that returns the implementation; other engines bind it too."""
 
 
 def _sources_hash() -> str:
@@ -134,7 +127,7 @@ def kernel(function: Callable[..., Any]) -> Any:
     stack (`stack_array`).
     """
     compiled = numba.njit(nogil=True, **OPTIONS)(function)
-    BOUND[compiled] = Binding(lambda *_: function)
+    BOUND[compiled] = lambda *_: function
     try:
         compiled._cache = _Cache(function)
     except (RuntimeError, OSError):
@@ -148,7 +141,7 @@ def reduction(function: Callable[..., Any]) -> Any:
     The order depends on the length of the array and on the processor, not on who computes the sum.
     """
     compiled = numba.njit(nogil=True, **REDUCTION)(function)
-    BOUND[compiled] = Binding(lambda *_: function)
+    BOUND[compiled] = lambda *_: function
     return compiled
 
 
@@ -188,7 +181,7 @@ def _bind_inlined(function: Callable[..., Any], choose: Callable[..., Any]) -> N
     Numba's `overload` does the same, but also compiles each inlined function on its own. That code is never used and
     takes a quarter of the compile time.
     """
-    BOUND[function] = Binding(choose, inline=True)
+    BOUND[function] = choose
     template = templates.make_overload_template(function, choose, OPTIONS, strict=False, inline="always")
     template._get_jit_decorator = _uncompiled
     templates.infer(template)
@@ -212,7 +205,7 @@ def _uncompiled(template: Any) -> Callable[..., Any]:
 
 def jitable(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a function that kernels may call: compiled inside kernels, plain Python when called from Python."""
-    BOUND[function] = Binding(lambda *_: function)
+    BOUND[function] = lambda *_: function
     register_jitable(function)
     return function
 
@@ -299,7 +292,7 @@ def read_if_present(absent: Callable[..., Any]) -> Callable[[Callable[..., Any]]
 
 
 for _sum in structure.SUMS:
-    BOUND[_sum] = Binding(lambda *_, implementation=_sum: implementation)
+    BOUND[_sum] = lambda *_, implementation=_sum: implementation
     register_jitable(**REDUCTION)(_sum)
 for _function in (*structure.COMPOSED, *loss.COMPOSED, *objective.COMPOSED, *streams.COMPOSED):
     jitable(_function)

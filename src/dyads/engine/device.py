@@ -5,11 +5,12 @@ its own, as tiles of one, by the functions of `sums`; then the threads divide th
 among themselves and add the tile to them. Every sum has one owner and a fixed order, so a seed gives the same bits in
 every run. Arrays are in single precision, sums of losses in double.
 
-The scratch arrays of a team lie in shared memory; see `Room`.
+The scratch arrays of a team lie in shared memory; their sizes are those of a `Room`.
 """
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from numba import config, cuda, float32, float64, int32
 from numba.cuda.extending import overload
 
 from dyads.engine.bundles import ABSENT, relation_at
-from dyads.engine.compiled import BOUND, Binding, inlined, jitable, read_if_present
+from dyads.engine.compiled import BOUND, by_type, jitable, read_if_present
 from dyads.engine.entity import Steps, System, descend, draw_block
 from dyads.engine.lanes import SERIAL, lane, lane_sum, lanes, wait
 from dyads.engine.sums import (
@@ -42,13 +43,10 @@ from dyads.model.structure import label_weights, shared_label_weights
 Array = np.ndarray[Any, Any]
 
 SIMULATED = bool(config.ENABLE_CUDASIM)
-"""Whether numba-cuda simulates a device: a team is then one thread, since there are no warp operations."""
+"""Whether numba-cuda simulates a device. Then there are no warp operations, and every thread is one of Python."""
 
-THREADS = 1 if SIMULATED else 128
-"""Threads of a team."""
-
-WARP = 32
-"""Threads of a warp, which run in step and can read each other's registers."""
+THREADS, SUMMED = (4, 1) if SIMULATED else (128, 32)
+"""Threads of a team, and those of a warp, which can add up numbers without shared memory."""
 
 ALL_LANES = 0xFFFFFFFF
 """The mask of all threads of a warp."""
@@ -62,8 +60,8 @@ STRIP = 4
 SHARED_FLOATS = 12_288
 """Single-precision numbers of shared memory that a team may use: 48 KB, the most without asking the driver."""
 
-PARTIAL_FLOATS = 2 * WARP
-"""Room at the start of shared memory for `Block.partial`, in single-precision numbers."""
+LIMITS: dict[str, int] = {} if SIMULATED else {"max_registers": 128}
+"""Most registers of a thread: with more, fewer teams run at a time, and there is less to do while memory is read."""
 
 MOST_SYSTEMS = 512
 """Teams at a time whose gradient and curvature lie in global memory, where they do not fit into shared memory."""
@@ -80,7 +78,7 @@ class Block(NamedTuple):
 
     Attributes
     ----------
-    partial : (WARP,) sums of warps, in shared memory
+    partial : (THREADS,) sums of warps, in shared memory
     """
 
     partial: Any
@@ -89,31 +87,44 @@ class Block(NamedTuple):
         return cuda.threadIdx.x  # type: ignore[no-any-return]
 
     def lanes(self) -> int:
-        return cuda.blockDim.x  # type: ignore[no-any-return]
+        return THREADS
 
     def lane_sum(self, x: float) -> float:
-        total = np.float64(x)
-        offset = WARP // 2
-        while offset:
-            total += cuda.shfl_xor_sync(ALL_LANES, total, offset)
-            offset //= 2
+        # The same order in all runs: within warps by halves, then warp by warp.
+        total, n = warp_sum(np.float64(x)), cuda.threadIdx.x
         cuda.syncthreads()
-        if cuda.threadIdx.x % WARP == 0:
-            self.partial[cuda.threadIdx.x // WARP] = total
+        if n % SUMMED == 0:
+            self.partial[n // SUMMED] = total
         cuda.syncthreads()
-        total = 0.0
-        for n in range(cuda.blockDim.x // WARP):
+        total = self.partial[0]
+        for n in range(1, THREADS // SUMMED):
             total += self.partial[n]
-        return total
+        return total  # type: ignore[no-any-return]
 
     def team_dot(self, first: int, x: Array, y: Array) -> float:
         total = 0.0
-        for k in range(first + cuda.threadIdx.x, x.size, cuda.blockDim.x):
+        for k in range(first + cuda.threadIdx.x, x.size, THREADS):
             total += x[k] * y[k]
         return lane_sum(self, total)
 
     def wait(self) -> None:
         cuda.syncthreads()
+
+
+if SIMULATED:
+
+    def warp_sum(x):  # type: ignore[no-untyped-def]
+        """Return x: the simulator has no warp operations."""
+        return x
+
+else:
+
+    @jitable
+    def warp_sum(x):  # type: ignore[no-untyped-def]
+        """Return the sum of x over the threads of a warp."""
+        for offset in (16, 8, 4, 2, 1):
+            x += cuda.shfl_xor_sync(ALL_LANES, x, offset)
+        return x
 
 
 class TeamPart(NamedTuple):
@@ -193,7 +204,7 @@ class Room(NamedTuple):
         block, size = int(groups.start[-1]), len(part.entry)
         labels, directions = specs.structure.n_labels, specs.loss.n_directions
         n_groups, n_part, n_pairs = len(groups.own), len(part.group), len(part.pair)
-        fixed = PARTIAL_FLOATS + 2 * block + 2 * size + THREADS + labels * n_groups + 1
+        fixed = 2 * block + 2 * size + 3 * THREADS + labels * n_groups + 1
         system = (1 + size) * size
         own_system = driven and fixed + system <= SHARED_FLOATS * 2 // 3
         fixed += system if own_system else 0
@@ -256,57 +267,6 @@ class TeamSums(NamedTuple):
 
     def has_self_link(self, e: int) -> bool:
         return False
-
-
-@inlined
-def table_at(memory, first, n, m):  # type: ignore[no-untyped-def]
-    """Return memory[first:first + n m] as a table (n, m)."""
-    return memory[first : first + n * m].reshape((n, m))
-
-
-@inlined
-def team_system(room, memory, sums):  # type: ignore[no-untyped-def]
-    """Return the `System` of a team, at the start of its shared memory, with `sums` for gradient and curvature."""
-    size, x, mode = room.size, PARTIAL_FLOATS, PARTIAL_FLOATS + room.block
-    d = mode + room.block
-    x, mode = memory[x:mode], memory[mode:d]
-    return System(x, mode, memory[d : d + size], memory[d + size : d + 2 * size], sums, sums[0], sums[1:])
-
-
-@inlined
-def team_work(room, groups, memory, codes, first):  # type: ignore[no-untyped-def]
-    """Return the `TeamWork` of a team, in shared memory from entry `first` on; `codes` : that memory as integers."""
-    labels, directions, m = room.n_labels, room.n_directions, room.tile + 1
-    scratch = memory[first : first + THREADS]
-    first += THREADS
-    relation = codes[first : first + 1]
-    first += 1
-    E = table_at(memory, first, labels, room.n_groups)
-    first += labels * room.n_groups
-    label = codes[first : first + m]
-    weight, value, total = (
-        memory[first + m : first + 2 * m],
-        memory[first + 2 * m : first + 3 * m],
-        memory[first + 3 * m : first + 4 * m],
-    )
-    first += 4 * m
-    v = table_at(memory, first, room.block + STRIP, m)
-    first += (room.block + STRIP) * m
-    s = table_at(memory, first, labels, m)
-    g = table_at(memory, first + labels * m, labels, m)
-    diagonal = table_at(memory, first + 2 * labels * m, labels, m)
-    first += 3 * labels * m
-    bend = table_at(memory, first, directions, m)
-    first += directions * m
-    direction = memory[first : first + directions * labels * m].reshape((directions, labels, m))
-    first += directions * labels * m
-    pull = table_at(memory, first, room.n_part, m)
-    first += room.n_part * m
-    along = memory[first : first + directions * room.n_part * m].reshape((directions, room.n_part, m))
-    first += directions * room.n_part * m
-    pair = table_at(memory, first, room.n_pairs, m)
-    C = Curvature(diagonal, bend, direction)
-    return TeamWork(groups, relation, E, label, weight, value, total, v, s, g, C, pull, along, pair, scratch)
 
 
 @jitable
@@ -453,139 +413,158 @@ def add_curvature(team, n, part, out, work):  # type: ignore[no-untyped-def]
             out[1 + k, j + 3] += a3
 
 
-if SIMULATED:
-
-    @jitable
-    def with_team(sums, partial):  # type: ignore[no-untyped-def]
-        """Return the sums with the team of this block, which is one thread."""
-        return sums
-
-else:
-
-    @inlined
-    def with_team(sums, partial):  # type: ignore[no-untyped-def]
-        """Return the sums with the team of this block."""
-        return TeamSums(sums.specs, sums.owned, sums.blocks, sums.data, sums.prior, Block(partial))
-
-
-class Entities(NamedTuple):
-    """The arguments of the kernels that update entities.
+class Solving(NamedTuple):
+    """The task to move the blocks of entities towards their optimum, one entity for a team at a time.
 
     Attributes
     ----------
-    sums : `TeamSums`
-    X : (n, block size) blocks of the entities of the run
-    entity : (m,) entities to update, those with the most dyads first
-    groups, part, room : see there
-    scratch : (grid, 1 + size, size) for gradient and curvature, or Absent if they lie in shared memory
+    sums, groups, part : see there
+    X : (n, block size) blocks of the entities
+    item : (m,) entities, those with the most dyads first
+    scratch : (n_teams, 1 + size, size) for gradient and curvature, or Absent if they lie in shared memory
+    steps : the stopping rule
     """
 
     sums: TeamSums
-    X: Any
-    entity: Any
     groups: Any
     part: TeamPart
-    room: Room
+    X: Any
+    item: Any
     scratch: Any
+    steps: Steps
+
+    def perform(self, n: int, sums: TeamSums, system: System, work: TeamWork) -> None:
+        e = self.item[n]
+        descend(sums, e, self.X[e], self.steps, self.part, system, work)
 
 
-class Drawn(NamedTuple):
-    """How blocks are drawn: key and number of the part, and counts (n,) of accepted draws, to which kernels ADD."""
+class Drawing(NamedTuple):
+    """The task to draw a part of the blocks of those entities that have dyads.
 
+    Attributes
+    ----------
+    sums, groups, part, X, item, scratch : see `Solving`
+    key, number : key of the noise, and number of the part
+    accepted : (n,) counts of accepted draws, to which kernels ADD
+    """
+
+    sums: TeamSums
+    groups: Any
+    part: TeamPart
+    X: Any
+    item: Any
+    scratch: Any
     key: Any
     number: int
     accepted: Any
 
+    def perform(self, n: int, sums: TeamSums, system: System, work: TeamWork) -> None:
+        e = self.item[n]
+        if sums.owned.start[e] < sums.owned.start[e + 1]:
+            accepted = draw_block(sums, e, self.X[e], self.key, self.number, self.part, system, work)
+            if accepted and lane(sums.team) == 0:
+                self.accepted[e] += 1
 
-class Pieces(NamedTuple):
-    """The arguments of the kernel of partial sums.
+
+class Summing(NamedTuple):
+    """The task to compute partial sums, one piece of an owner's dyads for a team at a time.
 
     Attributes
     ----------
-    sums : `TeamSums`
+    sums, groups, part : see there
     X : (n, block size) blocks at which the sums are taken
-    owner : (n_pieces,) index in X of the block of each piece
+    item : (n_pieces,) index in X of the block of each piece
+    scratch : (n_pieces, 1, size) gradients, or (n_pieces, 1 + size, size) with curvatures
     bounds : (n_pieces, 2) first position in the order of `sums.owned`, and one past the last
-    groups, part, room : see there
     value : (n_pieces,) losses, in double precision
-    out : (n_pieces, 1, size) gradients, or (n_pieces, 1 + size, size) with curvatures
     level : what is computed
     """
 
     sums: TeamSums
-    X: Any
-    owner: Any
-    bounds: Any
     groups: Any
     part: TeamPart
-    room: Room
+    X: Any
+    item: Any
+    scratch: Any
+    bounds: Any
     value: Any
-    out: Any
     level: int
 
+    def perform(self, n: int, sums: TeamSums, system: System, work: TeamWork) -> None:
+        x, block = system.x, self.X[self.item[n]]
+        for k in range(lane(sums.team), x.size, lanes(sums.team)):
+            x[k] = block[k]
+        wait(sums.team)
+        begin, last = self.bounds[n, 0], self.bounds[n, 1]
+        value = team_pass(sums, begin, last, x, self.part, self.level, self.scratch[n], work)
+        if lane(sums.team) == 0:
+            self.value[n] = value
 
-@read_if_present(lambda scratch, room, memory: table_at(memory, room_start(room), 1 + room.size, room.size))
-def system_sums(scratch, room, memory):  # type: ignore[no-untyped-def]
-    """Return the table (1 + size, size) of gradient and curvature: that of this block in global or in shared memory."""
+
+@by_type
+def perform(task: Any, n: int, sums: TeamSums, system: System, work: TeamWork) -> None:
+    """Perform item n of a task."""
+    task.perform(n, sums, system, work)
+
+
+def with_team(sums, partial):  # type: ignore[no-untyped-def]
+    """Return the sums with the team of this block."""
+    return TeamSums(sums.specs, sums.owned, sums.blocks, sums.data, sums.prior, Block(partial))
+
+
+@read_if_present(lambda scratch, own: own)
+def system_sums(scratch, own):  # type: ignore[no-untyped-def]
+    """Return the table (1 + size, size) of gradient and curvature: in global memory, or `own` if that is absent."""
     return scratch[cuda.blockIdx.x]
 
 
-@jitable
-def room_start(room):  # type: ignore[no-untyped-def]
-    """Return where the vectors of a `System` end in shared memory."""
-    return PARTIAL_FLOATS + 2 * room.block + 2 * room.size
+@lru_cache
+def kernel_of(room: Room) -> Any:
+    """Return the kernel that performs tasks, for the sizes of a room.
 
+    Sizes are constants of the kernel: with sizes that are not, addresses in shared memory take most of the registers.
+    """
+    block, size, labels, directions = room.block, room.size, room.n_labels, room.n_directions
+    n_groups, n_part, n_pairs, m = room.n_groups, room.n_part, max(1, room.n_pairs), room.tile + 1
+    n_vectors, n_lines, n_sums = block + STRIP, 1 + size if room.own_system else 1, size if room.own_system else 1
 
-@read_if_present(lambda scratch, room: room_start(room) + (1 + room.size) * room.size)
-def work_start(scratch, room):  # type: ignore[no-untyped-def]
-    """Return where the `TeamWork` starts in shared memory: after the `System`."""
-    return room_start(room)
-
-
-@cuda.jit
-def solve_kernel(entities: Entities, steps: Steps) -> None:
-    """Move the block of each entity towards its optimum."""
-    memory, codes = cuda.shared.array(0, float32), cuda.shared.array(0, int32)
-    room, sums = entities.room, with_team(entities.sums, cuda.shared.array(0, float64))
-    system = team_system(room, memory, system_sums(entities.scratch, room, memory))
-    work = team_work(room, entities.groups, memory, codes, work_start(entities.scratch, room))
-    for n in range(cuda.blockIdx.x, entities.entity.size, cuda.gridDim.x):
-        e = entities.entity[n]
-        descend(sums, e, entities.X[e], steps, entities.part, system, work)
-        wait(sums.team)
-
-
-@cuda.jit
-def draw_kernel(entities: Entities, drawn: Drawn) -> None:
-    """Draw a part of the block of each entity that has dyads."""
-    memory, codes = cuda.shared.array(0, float32), cuda.shared.array(0, int32)
-    room, sums = entities.room, with_team(entities.sums, cuda.shared.array(0, float64))
-    system = team_system(room, memory, system_sums(entities.scratch, room, memory))
-    work = team_work(room, entities.groups, memory, codes, work_start(entities.scratch, room))
-    for n in range(cuda.blockIdx.x, entities.entity.size, cuda.gridDim.x):
-        e = entities.entity[n]
-        if sums.owned.start[e] < sums.owned.start[e + 1]:
-            accepted = draw_block(sums, e, entities.X[e], drawn.key, drawn.number, entities.part, system, work)
-            if accepted and lane(sums.team) == 0:
-                drawn.accepted[e] += 1
+    @cuda.jit(**LIMITS)
+    def kernel(task):  # type: ignore[no-untyped-def]
+        partial = cuda.shared.array(THREADS, float64)
+        x = cuda.shared.array(block, float32)
+        mode = cuda.shared.array(block, float32)
+        d = cuda.shared.array(size, float32)
+        z = cuda.shared.array(size, float32)
+        own = cuda.shared.array((n_lines, n_sums), float32)
+        scratch = cuda.shared.array(THREADS, float32)
+        relation = cuda.shared.array(1, int32)
+        E = cuda.shared.array((labels, n_groups), float32)
+        label = cuda.shared.array(m, int32)
+        weight = cuda.shared.array(m, float32)
+        value = cuda.shared.array(m, float32)
+        total = cuda.shared.array(m, float32)
+        v = cuda.shared.array((n_vectors, m), float32)
+        s = cuda.shared.array((labels, m), float32)
+        g = cuda.shared.array((labels, m), float32)
+        diagonal = cuda.shared.array((labels, m), float32)
+        bend = cuda.shared.array((directions, m), float32)
+        direction = cuda.shared.array((directions, labels, m), float32)
+        pull = cuda.shared.array((n_part, m), float32)
+        along = cuda.shared.array((directions, n_part, m), float32)
+        pair = cuda.shared.array((n_pairs, m), float32)
+        C = Curvature(diagonal, bend, direction)
+        work = TeamWork(task.groups, relation, E, label, weight, value, total, v, s, g, C, pull, along, pair, scratch)
+        table = system_sums(task.scratch, own)
+        system = System(x, mode, d, z, table, table[0], table[1:])
+        sums = with_team(task.sums, partial)
+        # Strips may read past the last entry; what they read does not count, but must be finite.
+        for k in range(cuda.threadIdx.x, STRIP * m, THREADS):
+            v[block + k // m, k % m] = 0
+        for n in range(cuda.blockIdx.x, task.item.size, cuda.gridDim.x):
+            perform(task, n, sums, system, work)
             wait(sums.team)
 
-
-@cuda.jit
-def piece_kernel(pieces: Pieces) -> None:
-    """WRITE the loss of each piece and, by level, its gradient and curvature."""
-    memory, codes = cuda.shared.array(0, float32), cuda.shared.array(0, int32)
-    room, sums, n = pieces.room, with_team(pieces.sums, cuda.shared.array(0, float64)), cuda.blockIdx.x
-    team = sums.team
-    work = team_work(room, pieces.groups, memory, codes, room_start(room))
-    x, block = memory[PARTIAL_FLOATS : PARTIAL_FLOATS + room.block], pieces.X[pieces.owner[n]]
-    for k in range(lane(team), x.size, lanes(team)):
-        x[k] = block[k]
-    wait(team)
-    begin, last = pieces.bounds[n, 0], pieces.bounds[n, 1]
-    value = team_pass(sums, begin, last, x, pieces.part, pieces.level, pieces.out[n], work)
-    if lane(team) == 0:
-        pieces.value[n] = value
+    return kernel
 
 
 def to_device(bundle: Any) -> Any:
@@ -608,36 +587,34 @@ def device_array(shape: tuple[int, ...], dtype: Any) -> Any:
     return np.empty(shape, dtype) if SIMULATED else cuda.device_array(shape, dtype)
 
 
-def launch(kernel: Any, grid: int, room: Room, *arguments: Any) -> None:
-    """Run a kernel with `grid` teams."""
-    kernel[grid, THREADS, 0, 4 * room.floats](*arguments)
-
-
 def solve(sums: TeamSums, entity: Array, groups: Groups, whole: Part, steps: Steps) -> Array:
     """Return the blocks of entities, moved towards their optimum; `entity` : (m,), those with the most dyads first."""
-    entities, grid = _entities(sums, entity, groups, whole)
-    launch(solve_kernel, grid, entities.room, entities, steps)
-    return to_host(entities.X)[entity]
+    X = sums.blocks[Role(sums.owned.role).place]
+    part, room, n_teams, scratch = _driven(sums, len(entity), groups, whole)
+    task = Solving(sums, *to_device((groups, part)), X, to_device(entity.astype(np.int32)), scratch, steps)
+    kernel_of(room)[n_teams, THREADS](task)
+    return to_host(X)[entity]
 
 
 def draw(sums: TeamSums, entity: Array, groups: Groups, parts: Sequence[Part], key: Key) -> tuple[Array, Array]:
     """Draw the blocks of entities, part by part; return them, and the number of accepted parts of each."""
-    accepted = to_device(np.zeros(len(sums.prior.scale), np.float32))
-    for number, part in enumerate(parts):
-        entities, grid = _entities(sums, entity, groups, part)
-        launch(draw_kernel, grid, entities.room, entities, Drawn(key, number, accepted))
-    return to_host(entities.X)[entity], to_host(accepted)[entity]
+    X, accepted = sums.blocks[Role(sums.owned.role).place], to_device(np.zeros(sums.prior.scale.shape, np.float32))
+    for number, whole in enumerate(parts):
+        part, room, n_teams, scratch = _driven(sums, len(entity), groups, whole)
+        bundle = to_device((groups, part))
+        task = Drawing(sums, *bundle, X, to_device(entity.astype(np.int32)), scratch, key, number, accepted)
+        kernel_of(room)[n_teams, THREADS](task)
+    return to_host(X)[entity], to_host(accepted)[entity]
 
 
-def _entities(sums: TeamSums, entity: Array, groups: Groups, part: Part) -> tuple[Entities, int]:
-    """Return the arguments of a kernel that updates entities, and the number of teams."""
+def _driven(sums: TeamSums, n: int, groups: Groups, part: Part) -> tuple[TeamPart, Room, int, Any]:
+    """Return what a task of n entities takes: the part for teams, their room, their number, and global memory."""
     team_part = TeamPart.cut(part)
-    room, grid, scratch = Room.of(sums.specs, groups, team_part, True), len(entity), ABSENT
-    if not room.own_system:
-        grid = min(grid, MOST_SYSTEMS)
-        scratch = device_array((grid, 1 + room.size, room.size), np.float32)
-    bundle = to_device((entity.astype(np.int32), groups, team_part))
-    return Entities(sums, sums.blocks[Role(sums.owned.role).place], *bundle, room, scratch), max(1, grid)
+    room = Room.of(sums.specs, groups, team_part, True)
+    if room.own_system:
+        return team_part, room, max(1, n), ABSENT
+    n_teams = max(1, min(n, MOST_SYSTEMS))
+    return team_part, room, n_teams, device_array((n_teams, 1 + room.size, room.size), np.float32)
 
 
 def sum_pieces(
@@ -650,8 +627,8 @@ def sum_pieces(
     room, size = Room.of(sums.specs, groups, part, False), len(part.entry)
     lines = {VALUE: 0, GRADIENT: 1, CURVATURE: 1 + size}[level]
     value, out = device_array((len(owner),), np.float64), device_array((len(owner), max(1, lines), size), np.float32)
-    pieces = Pieces(sums, X, *to_device((owner, bounds, groups, part)), room, value, out, level)
-    launch(piece_kernel, len(owner), room, pieces)
+    groups, part, owner, bounds = to_device((groups, part, owner, bounds))
+    kernel_of(room)[max(1, len(owner)), THREADS](Summing(sums, groups, part, X, owner, out, bounds, value, level))
     return to_host(value), to_host(out) if lines else np.empty(0)
 
 
@@ -662,8 +639,10 @@ def native_exp(x):  # type: ignore[no-untyped-def]
 
 def _bind() -> None:
     """Bind what kernels call to numba-cuda."""
-    for function, binding in {**BOUND, exp: Binding(lambda x: native_exp)}.items():
-        overload(function, strict=False, inline="always" if binding.inline else "never")(binding.choose)
+    for function, choose in {**BOUND, exp: lambda x: native_exp, with_team: lambda *_: with_team}.items():
+        # A function that returns an array has to be inlined.
+        inline = "always" if function in (with_team, system_sums) else "never"
+        overload(function, strict=False, inline=inline)(choose)
 
 
 if not SIMULATED:
