@@ -37,7 +37,7 @@ PIECE = 2048
 MOST_PIECES = 2048
 """Partial sums of a relation, a few for each team that a device runs at a time."""
 
-LARGE = 2**16
+LARGE = 2**15
 """Dyads of an entity from which its sums are divided among teams, and its search runs on the CPU."""
 
 SINGLE_SMALL_STEP = 1e-6
@@ -92,18 +92,36 @@ def kernels() -> Any:
     return device
 
 
+class Planned(NamedTuple):
+    """A part of the blocks of a role, as teams take it; on the device, but for `part`."""
+
+    part: Part
+    block_size: int
+    groups: Groups
+    team_part: Any
+
+
 class Held(NamedTuple):
-    """The dyads of a role on the device, grouped by owner.
+    """The dyads of a role on the device, grouped by owner, and how its sums are divided.
 
     Attributes
     ----------
     owned, data : owners and dyads, on the device
-    start : (n_owners + 1,) first dyad of each owner, on the host
+    start : (n_owners + 1,) first dyad of each owner
+    largest_first : (n_owners,) owners by descending number of dyads, of which the first `n_large` have many
+    owner : (n_pieces,) owner of each piece
+    pieces : owner and bounds of each piece, on the device
+    groups : groups of a block
     """
 
     owned: Owned
     data: Data
     start: Array
+    largest_first: Array
+    n_large: int
+    owner: Array
+    pieces: tuple[Any, Any]
+    groups: Groups
 
 
 class DeviceBound(Bound):
@@ -112,7 +130,10 @@ class DeviceBound(Bound):
     def __init__(self, objective: Objective, dyads: Dyads, counts: Counts | None, threads: Threads) -> None:
         super().__init__(objective, dyads, counts, threads, shard=len(dyads) + 1)
         self.kernels = kernels()
+        self.specs = Specs.of(objective.structure, objective.loss, np.float32)
+        self._sizes = objective.layout.sizes
         self._held: dict[Role, Held] = {}
+        self._planned: dict[tuple[Role, int], list[Planned]] = {}
 
     def held(self, role: Role) -> Held:
         """Return the dyads of rows, columns or relations; they are copied to the device when first needed."""
@@ -124,11 +145,32 @@ class DeviceBound(Bound):
                 data = self.held(Role.ROW).data
             else:
                 data = self.kernels.to_device(Data.of(shard.dyads, np.float32, None))
-            self._held[role] = Held(self.kernels.to_device(owned), data, owned.start)
+            count, (owner, bounds) = np.diff(owned.start), pieces_of(owned.start)
+            self._held[role] = Held(
+                owned=self.kernels.to_device(owned),
+                data=data,
+                start=owned.start,
+                largest_first=np.argsort(-count, kind="stable").astype(np.int32),
+                n_large=int(np.sum(count > LARGE)),
+                owner=owner,
+                pieces=self.kernels.to_device((owner, bounds)),
+                groups=Groups.of(self.specs.structure, role, self._sizes[role.place], self._sizes[2]),
+            )
         return self._held[role]
+
+    def planned(self, role: Role, most: int) -> list[Planned]:
+        """Return the parts, of at most `most` entries, of the blocks of a role."""
+        if (role, most) not in self._planned:
+            groups, kernels = self.held(role).groups, self.kernels
+            self._planned[role, most] = [
+                Planned(part, self._sizes[role.place], *kernels.to_device((groups, kernels.TeamPart.cut(part))))
+                for part in groups.parts(most)
+            ]
+        return self._planned[role, most]
 
     def release(self) -> None:
         self._held.clear()
+        self._planned.clear()
 
 
 class Device(Host):
@@ -164,7 +206,7 @@ class Device(Host):
         return value, gradient
 
     def blocks_in_turn(self, theta: Array, prior: OwnPrior | None = None) -> HostUpdates:
-        if self.dyads.side.dyad is not None:
+        if self.objective.structure.one_set or self.dyads.side.dyad is not None:
             return super().blocks_in_turn(theta, prior)
         return DeviceUpdates(self.objective, self._bound, theta, prior)
 
@@ -172,12 +214,13 @@ class Device(Host):
         return Device(replace(self.objective, free=free), self._bound)
 
     def _effective(self, theta: Array) -> Blocks:
-        return self.objective.layout.effective(theta, self.dyads.side.astype(theta.dtype))
+        """Return the effective blocks on the device."""
+        blocks = self.objective.layout.effective(theta, self.dyads.side.astype(theta.dtype))
+        return self._bound.kernels.to_device(single(blocks))  # type: ignore[no-any-return]
 
     def _sums(self, role: Role, blocks: Blocks, level: int) -> tuple[float, Array]:
         """Return the loss and, by level, its gradient by the blocks of a role (n, size)."""
-        specs = Specs.of(self.objective.structure, self.objective.loss, np.float32)
-        return PieceSums(self._bound, specs, role, blocks).of_all(level)
+        return PieceSums(self._bound, role, blocks).of_all(level)
 
 
 class PieceSums:
@@ -188,22 +231,24 @@ class PieceSums:
 
     team = SERIAL
 
-    def __init__(self, bound: DeviceBound, specs: Specs, role: Role, blocks: Blocks, prior: Any = None) -> None:
-        """`prior` : that of the role's blocks; only for "sums at x"."""
-        held, self._kernels, self.prior = bound.held(role), bound.kernels, prior
-        self.owned = held.owned._replace(start=held.start)
-        blocks = self._kernels.to_device(single(blocks))
-        self._X, self._shape = blocks[role.place], blocks[role.place].shape
-        self._sums = self._kernels.TeamSums(specs, held.owned, blocks, held.data, ABSENT)
-        self.groups = Groups.of(specs.structure, role, self._shape[1], blocks.shared.shape[1])
+    def __init__(self, bound: DeviceBound, role: Role, blocks: Blocks, prior: Any = None) -> None:
+        """`blocks` : on the device. `prior` : that of the role's blocks; only for "sums at x"."""
+        self._bound, self._kernels, self._role, self._held = bound, bound.kernels, role, bound.held(role)
+        self.owned, self.groups, self.prior = (
+            self._held.owned._replace(start=self._held.start),
+            self._held.groups,
+            prior,
+        )
+        self._X = blocks[role.place]
+        self._sums = self._kernels.TeamSums(bound.specs, self._held.owned, blocks, self._held.data, ABSENT)
 
     def of_all(self, level: int) -> tuple[float, Array]:
         """Return the loss of all dyads and, by level, its gradient by each owner's block (n, size)."""
-        owner, bounds = pieces_of(self.owned.start)
-        whole = self._kernels.TeamPart.cut(*self.groups.parts(self._shape[1]))
-        value, out = self._kernels.sum_pieces(self._sums, self._X, owner, bounds, self.groups, whole, level)
-        gradient = np.zeros(self._shape)
+        (whole,) = self._bound.planned(self._role, self._X.shape[1])
+        value, out = self._kernels.sum_pieces(self._sums, self._X, self._held.pieces, whole, level)
+        gradient = np.zeros(self._X.shape)
         if level != self._kernels.VALUE:
+            owner = self._held.owner
             first = np.flatnonzero(np.diff(owner, prepend=-1))
             gradient[owner[first]] = np.add.reduceat(out[:, 0], first, axis=0, dtype=np.float64)
         return float(value.sum()), gradient
@@ -212,15 +257,18 @@ class PieceSums:
         """Whether an owner has dyads."""
         return bool(self.owned.start[t] < self.owned.start[t + 1])
 
-    def work(self, t: int, part: Part) -> Any:
-        """Return a part of the block of an owner as teams take it."""
-        return self._kernels.TeamPart.cut(part)
+    def work(self, t: int, part: Part) -> tuple[Planned, Any]:
+        """Return a part of the block of an owner as teams take it, and the pieces of the owner."""
+        for planned in (*self._bound.planned(self._role, PART), *self._bound.planned(self._role, self._X.shape[1])):
+            if np.array_equal(planned.part.entry, part.entry):
+                break
+        _, bounds = pieces_of(self.owned.start[t : t + 2])
+        return planned, self._kernels.to_device((np.zeros(len(bounds), np.int32), bounds))
 
     def sums_at(self, e: int, x: Array, part: Part, curved: bool, out: Array, work: Any) -> float:
-        _, bounds = pieces_of(self.owned.start[e : e + 2])
-        level = self._kernels.CURVATURE if curved else self._kernels.VALUE
-        at, first = self._kernels.to_device(single(x[None])), np.zeros(len(bounds), np.int32)
-        value, partial = self._kernels.sum_pieces(self._sums, at, first, bounds, self.groups, work, level)
+        planned, pieces = work
+        level, at = self._kernels.CURVATURE if curved else self._kernels.VALUE, self._kernels.to_device(single(x[None]))
+        value, partial = self._kernels.sum_pieces(self._sums, at, pieces, planned, level)
         if curved:
             out[:] = partial.sum(axis=0, dtype=np.float64)
         return float(value.sum())
@@ -250,57 +298,64 @@ def pieces_of(start: Array) -> tuple[Array, Array]:
 class DeviceUpdates(HostUpdates):
     """Block updates on a GPU: a team of threads for each row, or each column; see `api.BlockUpdates`."""
 
+    precision = np.float32
+
     def __init__(self, objective: Objective, bound: DeviceBound, theta: Array, prior: OwnPrior | None) -> None:
         super().__init__(objective, bound.orders, theta, prior, bound.threads.map)
         self._bound, self._kernels = bound, bound.kernels
-        self._single = Specs.of(objective.structure, objective.loss, np.float32)
 
     def solve(self, role: Role, n_steps: int = 1, codes: Codes | None = None) -> float:
-        if role == Role.NODE:
-            return super().solve(role, n_steps, codes)
         table, steps = self._blocks[role.place], Steps(n_steps, SINGLE_SMALL_STEP, 0.0, SINGLE_LEAST_PIVOT)
-        before, sums = table.copy(), self._piece_sums(role, None)
+        before, blocks, prior = (
+            table.copy(),
+            self._kernels.to_device(self._blocks),
+            self._prior(role, None, slice(None)),
+        )
+        sums = PieceSums(self._bound, role, blocks, prior)
         if role == Role.SHARED:
             solve_shared(sums, table, steps, in_order)
-        elif sums.prior.active.any():
+        elif prior.active.any():
             size, (small, large) = table.shape[1], self._entities(role, codes)
-            (whole,) = sums.groups.parts(size)
-            table[small] = self._kernels.solve(self._team_sums(role, sums.prior), small, sums.groups, whole, steps)
+            (whole,) = self._bound.planned(role, size)
+            self._kernels.solve(self._team_sums(role, blocks, prior), small, whole, steps)
+            self._take(table, blocks[role.place], small)
             for e in large:
-                descend(sums, e, table[e], steps, whole, System.of(size, size), sums.work(e, whole))
+                descend(sums, e, table[e], steps, whole.part, System.of(size, size), sums.work(e, whole.part))
         return float(np.abs(table - before).max(initial=0))
 
     def draw(self, role: Role, key: Key, prior: BlockPrior | None = None, codes: Codes | None = None) -> Array:
-        if role == Role.NODE:
-            return super().draw(role, key, prior, codes)
-        table, sums = self._blocks[role.place], self._piece_sums(role, prior)
+        table, blocks = self._blocks[role.place], self._kernels.to_device(self._blocks)
+        own = self._prior(role, prior, slice(None))
+        sums = PieceSums(self._bound, role, blocks, own)
         if role == Role.SHARED:
             return draw_shared(sums, table, key, in_order)
         size, (small, large) = table.shape[1], self._entities(role, codes)
-        accepted, parts = np.zeros(len(table)), sums.groups.parts(PART)
-        drawn = self._kernels.draw(self._team_sums(role, sums.prior), small, sums.groups, parts, key)
-        table[small], accepted[small] = drawn
-        for number, part in enumerate(parts):
+        planned = self._bound.planned(role, PART)
+        accepted = self._kernels.draw(self._team_sums(role, blocks, own), small, planned, key)
+        self._take(table, blocks[role.place], small)
+        for number, (part, *_) in enumerate(planned):
             for e in large:
                 system = System.of(size, len(part.entry))
                 accepted[e] += draw_block(sums, e, table[e], key, number, part, system, sums.work(e, part))
-        return accepted / max(1, len(parts))
+        return np.asarray(accepted / max(1, len(planned)))
 
-    def _piece_sums(self, role: Role, learnt: BlockPrior | None) -> PieceSums:
-        prior = self._prior(role, learnt, slice(None))
-        return PieceSums(self._bound, self._single, role, self._blocks, prior)
+    def _take(self, table: Array, drawn: Any, entity: Array) -> None:
+        """Copy the blocks of entities from the device."""
+        new = self._kernels.to_host(drawn)
+        if len(entity) == len(table):
+            table[:] = new
+        else:
+            table[entity] = new[entity]
 
-    def _team_sums(self, role: Role, prior: Prior) -> Any:
+    def _team_sums(self, role: Role, blocks: Blocks, prior: Prior) -> Any:
         """Return the sums of a role on the device."""
-        held, blocks = self._bound.held(role), self._kernels.to_device(single(self._blocks))
-        return self._kernels.TeamSums(
-            self._single, held.owned, blocks, held.data, self._kernels.to_device(single(prior))
-        )
+        held, prior = self._bound.held(role), self._kernels.to_device(single(prior))
+        return self._kernels.TeamSums(self._bound.specs, held.owned, blocks, held.data, prior)
 
     def _entities(self, role: Role, codes: Codes | None) -> tuple[Array, Array]:
         """Return the entities to update: those for a team each, the largest first; and larger ones."""
-        count = np.diff(self._bound.held(role).start)
-        entity = np.arange(len(count)) if codes is None else np.unique(codes)
-        entity = entity[np.argsort(-count[entity], kind="stable")]
-        n_large = int(np.sum(count[entity] > LARGE))
-        return entity[n_large:], entity[:n_large]
+        held = self._bound.held(role)
+        large, small = held.largest_first[: held.n_large], held.largest_first[held.n_large :]
+        if codes is None:
+            return small, large
+        return small[np.isin(small, codes)], large[np.isin(large, codes)]

@@ -22,7 +22,6 @@ from dyads.engine.compiled import BOUND, by_type, jitable, read_if_present
 from dyads.engine.entity import Steps, System, descend, draw_block
 from dyads.engine.lanes import SERIAL, lane, lane_sum, lanes, wait
 from dyads.engine.sums import (
-    Groups,
     Part,
     add_direction_weights,
     add_scores,
@@ -199,11 +198,12 @@ class Room(NamedTuple):
     own_system: bool
 
     @classmethod
-    def of(cls, specs: Any, groups: Groups, part: TeamPart, driven: bool) -> "Room":
-        """`driven` : whether the team also searches and draws, which takes a `System`."""
-        block, size = int(groups.start[-1]), len(part.entry)
+    def of(cls, specs: Any, planned: Any, driven: bool) -> "Room":
+        """Return the room for a part of a block; `driven` : whether the team also searches, which takes a `System`."""
+        part = planned.team_part
+        block, size = planned.block_size, part.entry.shape[0]
         labels, directions = specs.structure.n_labels, specs.loss.n_directions
-        n_groups, n_part, n_pairs = len(groups.own), len(part.group), len(part.pair)
+        n_groups, n_part, n_pairs = planned.groups.own.shape[0], part.group.shape[0], part.pair.shape[0]
         fixed = 2 * block + 2 * size + 3 * THREADS + labels * n_groups + 1
         system = (1 + size) * size
         own_system = driven and fixed + system <= SHARED_FLOATS * 2 // 3
@@ -587,48 +587,46 @@ def device_array(shape: tuple[int, ...], dtype: Any) -> Any:
     return np.empty(shape, dtype) if SIMULATED else cuda.device_array(shape, dtype)
 
 
-def solve(sums: TeamSums, entity: Array, groups: Groups, whole: Part, steps: Steps) -> Array:
-    """Return the blocks of entities, moved towards their optimum; `entity` : (m,), those with the most dyads first."""
+def solve(sums: TeamSums, entity: Array, planned: Any, steps: Steps) -> None:
+    """Move the blocks of entities towards their optimum; `entity` : (m,), those with the most dyads first."""
+    room, n_teams, scratch = _driven(sums, len(entity), planned)
     X = sums.blocks[Role(sums.owned.role).place]
-    part, room, n_teams, scratch = _driven(sums, len(entity), groups, whole)
-    task = Solving(sums, *to_device((groups, part)), X, to_device(entity.astype(np.int32)), scratch, steps)
-    kernel_of(room)[n_teams, THREADS](task)
-    return to_host(X)[entity]
-
-
-def draw(sums: TeamSums, entity: Array, groups: Groups, parts: Sequence[Part], key: Key) -> tuple[Array, Array]:
-    """Draw the blocks of entities, part by part; return them, and the number of accepted parts of each."""
-    X, accepted = sums.blocks[Role(sums.owned.role).place], to_device(np.zeros(sums.prior.scale.shape, np.float32))
-    for number, whole in enumerate(parts):
-        part, room, n_teams, scratch = _driven(sums, len(entity), groups, whole)
-        bundle = to_device((groups, part))
-        task = Drawing(sums, *bundle, X, to_device(entity.astype(np.int32)), scratch, key, number, accepted)
+    task = Solving(sums, planned.groups, planned.team_part, X, to_device(entity), scratch, steps)
+    if len(entity):
         kernel_of(room)[n_teams, THREADS](task)
-    return to_host(X)[entity], to_host(accepted)[entity]
 
 
-def _driven(sums: TeamSums, n: int, groups: Groups, part: Part) -> tuple[TeamPart, Room, int, Any]:
-    """Return what a task of n entities takes: the part for teams, their room, their number, and global memory."""
-    team_part = TeamPart.cut(part)
-    room = Room.of(sums.specs, groups, team_part, True)
+def draw(sums: TeamSums, entity: Array, parts: Sequence[Any], key: Key) -> Array:
+    """Draw the blocks of entities, part by part; return the number (n,) of accepted parts of each entity."""
+    X, item = sums.blocks[Role(sums.owned.role).place], to_device(entity)
+    accepted = to_device(np.zeros(len(X), np.float32))
+    for number, planned in enumerate(parts if len(entity) else ()):
+        room, n_teams, scratch = _driven(sums, len(entity), planned)
+        task = Drawing(sums, planned.groups, planned.team_part, X, item, scratch, key, number, accepted)
+        kernel_of(room)[n_teams, THREADS](task)
+    return to_host(accepted)
+
+
+def _driven(sums: TeamSums, n: int, planned: Any) -> tuple[Room, int, Any]:
+    """Return what a task of n entities takes: the room of a team, the number of teams, and global memory."""
+    room = Room.of(sums.specs, planned, True)
     if room.own_system:
-        return team_part, room, max(1, n), ABSENT
-    n_teams = max(1, min(n, MOST_SYSTEMS))
-    return team_part, room, n_teams, device_array((n_teams, 1 + room.size, room.size), np.float32)
+        return room, n, ABSENT
+    n_teams = min(n, MOST_SYSTEMS)
+    return room, n_teams, device_array((n_teams, 1 + room.size, room.size), np.float32)
 
 
-def sum_pieces(
-    sums: TeamSums, X: Any, owner: Array, bounds: Array, groups: Groups, part: TeamPart, level: int
-) -> tuple[Array, Array]:
+def sum_pieces(sums: TeamSums, X: Any, pieces: tuple[Any, Any], planned: Any, level: int) -> tuple[Array, Array]:
     """Return the losses (n,) of pieces and, by level, their gradients (n, 1, size), or with curvatures below them.
 
-    `X` : (n_owners, block size) on the device, `owner` : (n,), `bounds` : (n, 2).
+    `X` : (n_owners, block size), `pieces` : owner (n,) and bounds (n, 2) of each, all on the device.
     """
-    room, size = Room.of(sums.specs, groups, part, False), len(part.entry)
-    lines = {VALUE: 0, GRADIENT: 1, CURVATURE: 1 + size}[level]
-    value, out = device_array((len(owner),), np.float64), device_array((len(owner), max(1, lines), size), np.float32)
-    groups, part, owner, bounds = to_device((groups, part, owner, bounds))
-    kernel_of(room)[max(1, len(owner)), THREADS](Summing(sums, groups, part, X, owner, out, bounds, value, level))
+    room, n = Room.of(sums.specs, planned, False), len(pieces[0])
+    lines = {VALUE: 0, GRADIENT: 1, CURVATURE: 1 + room.size}[level]
+    value, out = device_array((n,), np.float64), device_array((n, max(1, lines), room.size), np.float32)
+    task = Summing(sums, planned.groups, planned.team_part, X, pieces[0], out, pieces[1], value, level)
+    if n:
+        kernel_of(room)[n, THREADS](task)
     return to_host(value), to_host(out) if lines else np.empty(0)
 
 

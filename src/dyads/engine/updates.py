@@ -29,14 +29,17 @@ Array = np.ndarray[Any, Any]
 
 
 class HostUpdates:
-    """Block updates of the parameters of an objective, in double precision; see `api.BlockUpdates`."""
+    """Block updates of the parameters of an objective; see `api.BlockUpdates`."""
+
+    precision: Any = np.float64
+    """The precision of blocks."""
 
     def __init__(self, objective: Objective, orders: Orders, theta: Array, prior: OwnPrior | None, run: Run) -> None:
         layout = objective.layout
         self._layout, self._orders, self._run = layout, orders, run
         self._specs = Specs.of(objective.structure, objective.loss, np.float64)
-        self._theta = theta.astype(np.float64)
-        self._side = orders.dyads.side.astype(np.float64)
+        self._theta = theta.astype(self.precision)
+        self._side = orders.dyads.side.astype(self.precision)
         self._own = layout.blocks(self._theta)
         self._blocks = layout.effective(self._theta, self._side)
         self._shift = [block - own for block, own in zip(self._blocks, self._own, strict=True)]
