@@ -174,7 +174,7 @@ MAPPINGS_IN_CALLS = {
     ("estimators/selection.py", "_plain"): "the parameters that both estimators have",
     ("estimators/settings.py", "Dialect"): FILE,
     ("estimators/settings.py", "kinds"): FILE,
-    ("cli/models.py", "predictors_of"): GIVEN,
+    ("cli/models.py", "evaluated"): GIVEN,
     ("cli/models.py", "explain"): GIVEN,
     ("cli/models.py", "fold_in"): GIVEN,
     ("cli/models.py", "predictions"): GIVEN,

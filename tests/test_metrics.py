@@ -164,3 +164,67 @@ def test_a_paired_difference_has_a_weighted_mean_and_its_standard_error():
     weighted = metrics.paired_difference(losses[:3], others[:3], [1, 1, 2])
     assert weighted[0] == pytest.approx(1.75), "a dyad of weight two counts twice"
     assert metrics.paired_difference(losses, losses) == (0, 0)
+
+
+def test_a_tally_of_batches_has_the_metrics_of_all(monkeypatch):
+    rng = np.random.default_rng(0)
+    y, weight = rng.integers(0, 3, 900), rng.integers(0, 3, 900).astype(float)
+    proba = rng.dirichlet([1, 1, 1], 900).round(2)
+    proba /= proba.sum(axis=1, keepdims=True)
+    classes = np.arange(3)
+
+    def tallied(most=metrics.MOST_LEVELS):
+        monkeypatch.setattr(metrics, "MOST_LEVELS", most)
+        tallies = [metrics.Tally(3, ordered=True) for _ in range(2)]
+        for number, some in enumerate(np.array_split(np.arange(900), 7)):
+            p, truth = proba[some], y[some]
+            values = {
+                "log_loss": metrics.log_losses(truth, p, classes),
+                "brier_score": metrics.brier_scores(truth, p, classes),
+                "accuracy": truth == p.argmax(axis=1),
+                "mean_absolute_error": np.abs(truth - p.argmax(axis=1)),
+                "mean_squared_error": (truth - p @ classes) ** 2,
+            }
+            tallies[number % 2].add(truth[:, None] == classes, p, values, weight[some])
+        tallies[0].join(tallies[1])
+        assert tallies[0].n == 900
+        return tallies[0].figures()
+
+    label = proba.argmax(axis=1)
+    expected = {
+        "log_loss": metrics.log_loss(y, proba, classes, weight),
+        "brier_score": metrics.brier_score(y, proba, classes, weight),
+        "classwise_ece": metrics.classwise_ece(y, proba, classes, weight),
+        "auc": metrics.auc(y, proba, classes, weight),
+        "accuracy": metrics.accuracy(y, label, weight),
+        "mean_absolute_error": metrics.mean_absolute_error(y, label, weight),
+        "root_mean_squared_error": metrics.root_mean_squared_error(y, proba @ classes, weight),
+    }
+    assert tallied() == pytest.approx(expected, rel=1e-12)
+    assert list(tallied()) == list(expected)
+    empty = metrics.Tally(3, ordered=True).figures()
+    assert np.isnan(list(empty.values())).all()
+
+
+def test_merged_levels_keep_the_metrics_about_the_same():
+    rng = np.random.default_rng(0)
+    probability = rng.random(20_000)
+    happened = (rng.random(20_000) < probability**2).astype(float)
+    exact, merged = metrics.Levels(10**6), metrics.Levels(1000)
+    for some in np.array_split(np.arange(20_000), 5):
+        for levels in (exact, merged):
+            levels.add(probability[some], np.ones(len(some)), happened[some])
+    assert len(exact.level) == 20_000
+    assert 400 < len(merged.level) <= 1000
+    assert merged.auc == pytest.approx(exact.auc, abs=1 / 500)
+    assert merged.auc != exact.auc
+    assert merged.calibration_error(15) == pytest.approx(exact.calibration_error(15), abs=1 / 500)
+
+
+def test_differences_of_batches_are_those_of_all():
+    rng = np.random.default_rng(0)
+    losses, others, weight = rng.random((3, 500))
+    differences = metrics.Differences()
+    for some in np.array_split(np.arange(500), 3):
+        differences.add(losses[some], others[some], weight[some])
+    assert differences.mean_and_error == pytest.approx(metrics.paired_difference(losses, others, weight), rel=1e-10)

@@ -117,10 +117,7 @@ def reliability(
     happened, probability = np.asarray(happened, dtype=np.float64), np.asarray(probability, dtype=np.float64)
     weight = _weights(sample_weight, len(probability))
     _, place = np.unique(probability, return_inverse=True)
-    at_level = np.bincount(place, weights=weight)
-    # Dyads of equal probability go to the bin that contains the midpoint of their cumulative weight.
-    middle = (np.cumsum(at_level) - at_level / 2) / at_level.sum()
-    bin_of = np.minimum((middle * n_bins).astype(int), n_bins - 1)[place]
+    bin_of = _bins(np.bincount(place, weights=weight), n_bins)[place]
     share = np.bincount(bin_of, weights=weight, minlength=n_bins)
     used = share > 0
     confidence, frequency = (
@@ -128,6 +125,13 @@ def reliability(
         for value in (probability, happened)
     )
     return confidence, frequency, share[used] / share.sum()
+
+
+def _bins(at_level: Array, n_bins: int) -> Array:
+    """The bin of each level of probability, by the weights (m,) of ascending levels; bins have about equal weight."""
+    # Dyads of equal probability go to the bin that contains the midpoint of their cumulative weight.
+    middle = (np.cumsum(at_level) - at_level / 2) / at_level.sum()
+    return np.asarray(np.minimum((middle * n_bins).astype(int), n_bins - 1))
 
 
 def reliability_band(
@@ -230,6 +234,119 @@ def paired_difference(losses: Any, others: Any, sample_weight: Weights = None) -
     return mean, float(np.sqrt(np.sum((weight * (difference - mean)) ** 2)) / weight.sum())
 
 
+MOST_LEVELS = 2**22
+"""Distinct probabilities that a `Tally` keeps, over all labels: about 100 MB. Beyond it, neighbours are merged."""
+
+
+class Levels:
+    """Weights by the probability of one label: of all dyads, and of those that have the label.
+
+    That is all that calibration errors and the AUC need. Above `most` probabilities, neighbours share a level, their
+    mean: with m levels of equal weight the AUC is then exact to 1 / m.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.level: Array = np.zeros(0)
+        self.total: Array = np.zeros(0)
+        self.happened: Array = np.zeros(0)
+
+    def add(self, probability: Array, total: Array, happened: Array) -> None:
+        """Add dyads, or other levels: their probabilities, weights, and weights of those that have the label."""
+        counted = total > 0
+        level, place = np.unique(np.append(self.level, probability[counted]), return_inverse=True)
+        total, happened = (
+            np.bincount(place, np.append(old, new[counted]))
+            for old, new in ((self.total, total), (self.happened, happened))
+        )
+        if len(level) > self.most:
+            middle = (np.cumsum(total) - total / 2) / total.sum()
+            _, group = np.unique((middle * (self.most // 2)).astype(np.int64), return_inverse=True)
+            level = np.bincount(group, level * total) / np.bincount(group, total)
+            total, happened = np.bincount(group, total), np.bincount(group, happened)
+        self.level, self.total, self.happened = level, total, happened
+
+    def calibration_error(self, n_bins: int) -> float:
+        """sum_b share_b |frequency_b - confidence_b| over bins of about equal weight; see `reliability`."""
+        gap = np.bincount(_bins(self.total, n_bins), self.happened - self.total * self.level, n_bins)
+        return float(np.abs(gap).sum() / self.total.sum())
+
+    @property
+    def auc(self) -> float:
+        """Probability that a dyad with the label ranks above one without; equals count half. NaN without either."""
+        missed = self.total - self.happened
+        both = self.happened.sum() * missed.sum()
+        above = self.happened @ (np.cumsum(missed) - missed / 2)
+        return float(above / both) if both > 0 else float("nan")
+
+
+class Tally:
+    """The metrics of predictions that come in batches: means, calibration errors and AUC, in bounded memory.
+
+    `ordered` : whether labels have values, whose mean errors are counted too.
+    """
+
+    def __init__(self, n_labels: int, ordered: bool) -> None:
+        names = ["log_loss", "brier_score", "accuracy"]
+        names += ["mean_absolute_error", "mean_squared_error"] if ordered else []
+        self.n, self.weight, self.ordered = 0, 0.0, ordered
+        self.sums = dict.fromkeys(names, 0.0)
+        self.levels = [Levels(max(4096, MOST_LEVELS // n_labels)) for _ in range(n_labels)]
+
+    def add(self, truth: Array, proba: Array, values: dict[str, Array], sample_weight: Weights = None) -> None:
+        """Add dyads: whether each has each label (n, n_labels), their probabilities, and their summands by name."""
+        weight = _weights(sample_weight, len(truth), may_be_zero=True)
+        self.n, self.weight = self.n + len(truth), self.weight + float(weight.sum())
+        for name, summand in values.items():
+            self.sums[name] += float(np.sum(weight * summand))
+        for label, levels in enumerate(self.levels):
+            levels.add(proba[:, label], weight, weight * truth[:, label])
+
+    def join(self, other: "Tally") -> None:
+        """Add the dyads of another tally."""
+        self.n, self.weight = self.n + other.n, self.weight + other.weight
+        for name, total in other.sums.items():
+            self.sums[name] += total
+        for levels, more in zip(self.levels, other.levels, strict=True):
+            levels.add(more.level, more.total, more.happened)
+
+    def figures(self) -> dict[str, float]:
+        """The metrics by name, keys of `TITLES`; NaN without dyads."""
+        means = {name: total / self.weight if self.weight else np.nan for name, total in self.sums.items()}
+        areas = [levels.auc for levels in (self.levels[1:] if len(self.levels) == 2 else self.levels)]
+        known = [area for area in areas if not np.isnan(area)]
+        errors = [levels.calibration_error(BINS) for levels in self.levels] if self.weight else [np.nan]
+        figures = {
+            "log_loss": means["log_loss"],
+            "brier_score": means["brier_score"],
+            "classwise_ece": float(np.mean(errors)),
+            "auc": float(np.mean(known)) if known else np.nan,
+            "accuracy": means["accuracy"],
+        }
+        if self.ordered:
+            figures["mean_absolute_error"] = means["mean_absolute_error"]
+            figures["root_mean_squared_error"] = float(np.sqrt(means["mean_squared_error"]))
+        return figures
+
+
+class Differences:
+    """Mean of d = losses - others, and its standard error, of dyads that come in batches; see `paired_difference`."""
+
+    def __init__(self) -> None:
+        self.n, self.sums = 0, np.zeros(5)
+
+    def add(self, losses: Array, others: Array, sample_weight: Weights = None) -> None:
+        d, w = losses - others, _weights(sample_weight, len(losses), may_be_zero=True)
+        self.n += len(d)
+        self.sums += [w.sum(), (w * d).sum(), (w * w).sum(), (w * w * d).sum(), (w * w * d * d).sum()]
+
+    @property
+    def mean_and_error(self) -> tuple[float, float]:
+        total, first, squares, cross, second = self.sums
+        mean = first / total
+        return float(mean), float(np.sqrt(max(second - 2 * mean * cross + mean**2 * squares, 0.0)) / total)
+
+
 def _read(y: Any, proba: Any, classes: Any, any_scores: bool = False) -> tuple[Array, Array]:
     """Check labels and probabilities (or other scores); returns one-hot labels and scores, both (n, n_labels)."""
     y, classes, proba = np.asarray(y), np.asarray(classes), np.asarray(proba, dtype=np.float64)
@@ -254,9 +371,10 @@ def _read(y: Any, proba: Any, classes: Any, any_scores: bool = False) -> tuple[A
     return truth, proba
 
 
-def _weights(sample_weight: Weights, n: int) -> Array:
+def _weights(sample_weight: Weights, n: int, may_be_zero: bool = False) -> Array:
     weight = np.ones(n) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
-    if weight.shape != (n,) or not (weight >= 0).all() or not 0 < weight.sum() < np.inf:
+    total = weight.sum() + may_be_zero
+    if weight.shape != (n,) or not (weight >= 0).all() or not 0 < total < np.inf:
         raise InputError(
             f"Got sample_weight of shape {weight.shape}: expected shape ({n},) and finite, nonnegative weights, not "
             "all zero."

@@ -150,6 +150,42 @@ def test_every_format_is_read_and_written(run, files, ratings, suffix):
     np.testing.assert_allclose(out["mean"], expected, rtol=1e-15 if read else 1e-5)
 
 
+def test_a_store_is_described_split_fitted_and_judged(run, here, monkeypatch):
+    monkeypatch.setattr("dyads.report.doctor.FEWEST_PAIRS", 1000)
+    rng = np.random.default_rng(0)
+    user, item = rng.integers(0, 12, 400), rng.integers(0, 10, 400)
+    pd.DataFrame({"user": user, "item": item, "stars": 1 + (user + item) % 3}).to_parquet("ratings.parquet")
+    done, _, err = run(
+        "encode", "ratings.parquet", "--row", "user", "--col", "item", "--label", "stars", "-o", "r.store"
+    )
+    assert done == 0, err
+    done, out, err = run("describe", "r.store")
+    assert done == 0, err
+    assert "Start with: dyads fit r.store --kind ordinal" in out
+    done, _, err = run("split", "r.store", "--test", "0.25")
+    assert done == 0, err
+    assert "Wrote 300 pairs to r-train.store and 100 to r-test.store." in err
+    chosen = ("--kind", "ordinal", "--rank", "1", "--solver", "sgd", "--random-state", "0")
+    done, out, err = run("fit", "r-train.store", *chosen, "--cv", "-o", "m.dyads", "--json")
+    assert done == 0, err
+    assert json.loads(out)["pairs"] == 300
+    done, out, err = run("evaluate", "m.dyads", "r-test.store", "--json")
+    assert done == 0, err
+    assert json.loads(out)[-1]["n"] == 100
+    assert run("evaluate", "m.dyads", "r-test.store", "--ranking", "3")[0] == 0
+    assert run("calibrate", "m.dyads", "r-test.store", "-o", "calibrated.dyads")[0] == 0
+    for arguments, says in (
+        (("describe", "r.store", "--label", "stars"), "omit --label"),
+        (("evaluate", "m.dyads", "r.store", "--weight", "w"), "omit --weight"),
+        (("fit", "r.store", "--row", "user", "--feature", "x", "-o", "n.dyads"), "omit --row and --feature"),
+        (("split", "r.store", "--by", "time", "--time", "when"), "omit --time"),
+        (("split", "r.store"), "r-train.store exists"),
+    ):
+        done, _, err = run(*arguments)
+        assert done == 2, err
+        assert says in " ".join(err.split())
+
+
 def test_every_other_command(run, files):
     code, out, _ = run("evaluate", "model.dyads", "test.csv", "--label", "rating", "--json")
     lines = {(line["regime"], line["predictor"]): line for line in json.loads(out)}

@@ -16,9 +16,23 @@ import pyarrow.feather
 import pytest
 from sklearn.base import clone
 
-from dyads import LBFGS, SGD, Gibbs, LFLClassifier, LFLLink, LFLOrdinal, LFLRelational, Newton, SideInformation
-from dyads.data.store import Store, scan
+from dyads import (
+    LBFGS,
+    SGD,
+    Gibbs,
+    LFLClassifier,
+    LFLLink,
+    LFLOrdinal,
+    LFLOrdinalCV,
+    LFLRelational,
+    Newton,
+    SideInformation,
+    evaluate,
+    split,
+)
+from dyads.data.store import FOLDS, Store, scan
 from dyads.errors import InputError, StoreError
+from dyads.report import doctor
 
 NAMES = {"row": "user", "col": "item", "label": "stars"}
 
@@ -62,6 +76,8 @@ def small_parts(monkeypatch):
     monkeypatch.setattr("dyads.engine.orders.SORTED_DYADS", 700)
     monkeypatch.setattr("dyads.engine.orders.SHARD", 500)
     monkeypatch.setattr("dyads.data.dyads.CHUNK", 512)
+    monkeypatch.setattr("dyads.data.store.BATCH", 512)
+    monkeypatch.setattr("dyads.data.store.PART", 1000)
 
 
 SOLVERS = {
@@ -118,6 +134,95 @@ def test_one_set_and_relations_come_from_a_store_too(tmp_path):
     )
     with pytest.raises(InputError, match="has no column of relations"):
         LFLRelational(1).fit(plain)
+
+
+def same_codes(pairs, others):
+    for (ids, codes), (other_ids, other_codes) in zip(pairs.coded, others.coded, strict=True):
+        assert ids.name == other_ids.name
+        assert ids.ids.to_pylist() == other_ids.ids.to_pylist()
+        np.testing.assert_array_equal(codes, other_codes)
+    assert pairs.classes.tolist() == others.classes.tolist()
+    np.testing.assert_array_equal(pairs.labels, others.labels)
+    np.testing.assert_array_equal(pairs.dyads.weights, others.dyads.weights)
+
+
+def test_a_part_of_a_store_is_the_store_of_a_part(small_parts, tmp_path):
+    table = ratings().query("weight > 0").reset_index(drop=True)
+    named = NAMES | {"weight": "weight", "relation": "kind"}
+    whole = scan(written(table, tmp_path / "tables", "parquet"), **named, to=tmp_path / "whole")
+    mask = (table.index % 7 < 3) & (table["stars"] != 2) & (table["user"] != "u1")
+    part = scan(written(table[mask], tmp_path / "part tables", "parquet"), **named, to=tmp_path / "part")
+    same_codes(whole.take(mask.to_numpy()), part)
+    same_codes(whole.take(np.flatnonzero(mask), to=tmp_path / "taken"), part)
+    same_codes(Store(tmp_path / "taken"), part)
+    some = np.random.default_rng(0).permutation(len(table))[:2000]
+    other = scan(written(table.iloc[some], tmp_path / "some tables", "parquet"), **named, to=tmp_path / "some")
+    same_codes(whole.take(some).take(np.arange(2000)), other)
+    with pytest.raises(InputError, match="expected at least one"):
+        whole.take(np.zeros(len(whole), bool))
+    with pytest.raises(InputError, match="exists"):
+        whole.take(mask.to_numpy(), to=tmp_path / "taken")
+    with pytest.raises(InputError, match="mask of shape"):
+        whole.take(np.ones(3, bool))
+
+
+@pytest.mark.parametrize(
+    "splitter", [split.RandomCells(3), split.NewRows(3), split.NewColumns(2), split.NewBoth(2), split.LeaveKPerRow(2)]
+)
+def test_a_store_is_split_as_its_table(splitter, made):
+    X = ratings()[["user", "item"]]
+    for stored, read in zip(splitter.split(made), splitter.split(X), strict=True):
+        for positions, others in zip(stored, read, strict=True):
+            np.testing.assert_array_equal(positions, others)
+
+
+def test_a_store_is_judged_as_its_table(made, small_parts):
+    table = ratings()
+    (train, test), *_ = split.NewRows(3).split(made)
+    model = LFLOrdinal(1, l2=3.0, solver=SGD(2), random_state=0).fit(made.take(train))
+    of_table = evaluate(model, table[["user", "item"]].iloc[test], table["stars"].iloc[test])
+    of_store = evaluate(model, made.take(test)).to_pandas()
+    pd.testing.assert_frame_equal(of_store, of_table, check_dtype=False, rtol=1e-12)
+    everything = evaluate(model, made).to_pandas().query("predictor == 'model'").set_index("regime")["n"]
+    assert everything.to_dict() == {"known": len(train), "new row": len(test), "all": 6000}
+    with pytest.raises(InputError, match="the store holds them"):
+        evaluate(model, made, table["stars"])
+    other = LFLOrdinal(1, l2=3.0, solver=SGD(2)).fit(table.rename(columns={"user": "a"})[["a", "item"]], table["stars"])
+    with pytest.raises(InputError, match=r"columns \['user', 'item'\], but the model was fitted on \['a', 'item'\]"):
+        evaluate(other, made)
+
+
+def test_a_store_is_described_as_its_table(small_parts, monkeypatch, tmp_path):
+    # The trial of settings takes seconds: it is enough that it gets the same pairs.
+    monkeypatch.setattr(doctor._Trial, "search", lambda self: "")
+    monkeypatch.setattr(doctor._Trial, "shortfall", lambda self: [])
+    monkeypatch.setattr(doctor._Trial, "figures", lambda self: {"X": [*map(list, self.X.values())], "y": list(self.y)})
+    table = pd.concat([ratings(1200), ratings(60).assign(user="Other", item=lambda part: part["item"] + 1000)])
+    store = scan(written(table, tmp_path / "tables", "parquet"), **NAMES, to=tmp_path / "store")
+    monkeypatch.setattr(doctor, "SAMPLE", 2000)
+    for large in (doctor.LARGE, 1000):
+        monkeypatch.setattr(doctor, "LARGE", large)
+        of_store, of_table = doctor.examine(store), doctor.examine(table[["user", "item"]], table["stars"])
+        assert of_store == of_table
+        assert of_store.facts["connected parts"] == 2
+        assert any("repeat an earlier pair" in sentence for sentence in of_store.findings)
+        assert len(of_store.checked["y"]) > 100
+    related = scan(written(table, tmp_path / "again", "parquet"), **NAMES, relation="kind", to=tmp_path / "related")
+    assert doctor.examine(related).advice == "--kind relational"
+
+
+@pytest.mark.filterwarnings("ignore::dyads.errors.NotConvergedWarning")
+def test_cross_validation_chooses_from_a_store_as_from_a_table(made, small_parts, tmp_path):
+    table = ratings()
+    shutil.copytree(made.path, tmp_path / "store")
+    search = LFLOrdinalCV(2, solver=SGD(2), cv=2, random_state=0)
+    of_table = clone(search).fit(table[["user", "item"]], table["stars"])
+    of_store = clone(search).fit(Store(tmp_path / "store"))
+    assert of_store.best_params_ == of_table.best_params_
+    np.testing.assert_array_equal(of_store.cv_results_["mean_test_score"], of_table.cv_results_["mean_test_score"])
+    np.testing.assert_array_equal(of_store.record_.draws[0].theta, of_table.record_.draws[0].theta)
+    assert of_store.held_out_ == of_table.held_out_
+    assert not (tmp_path / "store" / FOLDS).exists()
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "arrow"])

@@ -18,7 +18,7 @@ from dyads.estimators import search as searching
 from dyads.estimators.baselines import Marginals
 from dyads.estimators.lfl import LFL
 from dyads.estimators.search import vanishing_l2
-from dyads.estimators.selection import predictors_of, shortfall, turned
+from dyads.estimators.selection import evaluated, turned
 from dyads.model.loss import Squared
 from dyads.report.pictures import plot_cv_curve
 from shop import WITH, X, Y
@@ -90,7 +90,7 @@ def test_a_model_that_does_not_beat_marginals_says_so_and_by_how_much():
     pairs, y = noise()
     train, test = np.arange(len(y)) < 400, np.arange(len(y)) >= 400
     overfitted = LFLClassifier(rank=0, l2=dyads.L2(bias=0.01)).fit(pairs[train], y[train])
-    sentence = shortfall(overfitted, predictors_of(overfitted, pairs[test]), y[test])
+    sentence = evaluated(overfitted, pairs[test], y[test]).shortfall(overfitted)
     table = dyads.evaluate(overfitted, pairs[test], y[test]).set_index(["regime", "predictor"])["log_loss"]
     figures = f"is {table['all', 'model']:.4f}, theirs {table['all', 'all labels']:.4f}"
     assert sentence.startswith("The model does not beat 'all labels'")
@@ -98,13 +98,13 @@ def test_a_model_that_does_not_beat_marginals_says_so_and_by_how_much():
     assert "is more than twice its standard error" in sentence
     assert "--cv" in sentence
     flat = LFLClassifier(rank=0, l2=dyads.L2(bias=1e6)).fit(pairs[train], y[train])
-    assert "is not more than twice its standard error" in shortfall(flat, predictors_of(flat, pairs[test]), y[test])
+    assert "is not more than twice its standard error" in evaluated(flat, pairs[test], y[test]).shortfall(flat)
     record = flat.record_
     squared = dataclasses.replace(record.parts, loss=Squared().bind(np.arange(3.0)))
     flat.record_ = dataclasses.replace(record, parts=squared)
-    assert "calibrate its probabilities" in shortfall(flat, predictors_of(flat, pairs[test]), y[test])
+    assert "calibrate its probabilities" in evaluated(flat, pairs[test], y[test]).shortfall(flat)
     good = LFLClassifier(rank=0, random_state=0, solver="point").fit(X[:1000], Y[:1000])
-    assert shortfall(good, predictors_of(good, X[1000:]), Y[1000:]) == ""
+    assert evaluated(good, X[1000:], Y[1000:]).shortfall(good) == ""
 
 
 def test_a_table_for_people_leaves_out_what_it_would_say_twice():
@@ -414,11 +414,11 @@ def test_advice_is_never_what_has_been_done_or_cannot_be():
     ):
         model.fit(pairs, labels)
         others = {"a": rng.integers(0, 30, 300), "b": rng.integers(0, 30, 300)}
-        sentence = shortfall(model, predictors_of(model, others), rng.integers(0, 2, 300))
+        sentence = evaluated(model, others, rng.integers(0, 2, 300)).shortfall(model)
         assert advice in sentence
         assert ("--cv" in sentence) == (advice == "--cv")
         few = {name: column[:9] for name, column in others.items()}
-        assert shortfall(model, predictors_of(model, few), rng.integers(0, 2, 9)) == ""
+        assert evaluated(model, few, rng.integers(0, 2, 9)).shortfall(model) == ""
 
 
 def test_a_point_estimate_without_a_penalty_does_not_lose_to_rank_zero():

@@ -80,7 +80,7 @@ def test_ordered_labels_are_tried_with_their_values(monkeypatch):
 
 def test_a_sample_of_a_large_table_has_about_the_size_it_may():
     codes = np.arange(1_100_000, dtype=np.int32)
-    trial = doctor._Trial({"a": codes % 1100, "b": codes // 1100}, codes % 2, LFLClassifier)
+    trial = doctor._Trial(doctor._coded({"a": codes % 1100, "b": codes // 1100}, codes % 2), LFLClassifier)
     assert len(trial.y) == pytest.approx(doctor.SAMPLE / 2, rel=0.01)
 
 

@@ -18,6 +18,12 @@ from dyads.errors import InputError, counted
 Table = Annotated[
     str, typer.Argument(help="Table of pairs: CSV, TSV, Parquet or Arrow; - reads CSV from standard input.")
 ]
+TableOrStore = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA", help="Table of pairs: CSV, TSV, Parquet or Arrow, - for standard input; or a store, a folder."
+    ),
+]
 Model = Annotated[Path, typer.Argument(help="Model file written by `dyads fit`.")]
 RowColumn = Annotated[
     str | None,
@@ -116,13 +122,28 @@ def weights_of(table: Any, weight: str | None) -> Any:
     return table[weight].to_numpy()
 
 
+def open_store(path: str, options: Mapping[str, Any]) -> Any:
+    """Open a store if the path is that of a folder, else return None; `options` : those that a store does not take."""
+    from dyads.data.store import Store
+
+    if not os.path.isdir(path):
+        return None
+    given = [f"--{name}" for name, value in options.items() if value]
+    if given:
+        raise Usage(f"{path} is a store, which has its own columns: omit {' and '.join(given)}.")
+    return Store(path)
+
+
 def read_labelled(model: Any, data: str, label: str | None, weight: str | None) -> tuple[Any, Any, Any]:
     """Read pairs (the columns the model was fitted on), their labels and their weights.
 
-    Labels and weights are by default in the columns that had them in the fit.
+    Labels and weights are by default in the columns that had them in the fit. A store is read whole.
     """
     import pyarrow as pa
 
+    store = open_store(data, {"label": label, "weight": weight})
+    if store is not None:
+        return store.lines(np.arange(len(store)))  # type: ignore[no-any-return]
     given, label = label, label or model.trained_on_["label"] or default_label()
     types = types_of(model) | ({label: pa.string()} if model.classes_.dtype.kind == "U" else {})
     table = read(data, lambda names: types)
@@ -205,7 +226,7 @@ class By(StrEnum):
 
 
 def split(
-    data: Table,
+    data: TableOrStore,
     test: Annotated[float, typer.Option(help="Share of the pairs, or of the rows, to hold out.")] = 0.2,
     by: Annotated[
         By, typer.Option(help="Hold out random pairs, all pairs of random rows (row), or the latest pairs (time).")
@@ -221,7 +242,7 @@ def split(
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed.")] = 0,
     force: Force = False,
 ) -> None:
-    """Split a table into two files of the same format: pairs to train on, and pairs to test on."""
+    """Split a table into two files of the same format, or a store into two: pairs to train and pairs to test on."""
     import pyarrow as pa
 
     from dyads.data.files import find_dialect, open_writer, read_table
@@ -233,10 +254,14 @@ def split(
         raise Usage("--time and --by time require each other: give both or neither.")
     if row is not None and by != "row":
         raise Usage("--row is for --by row: give both or neither.")
-    if data == "-" or (os.path.exists(data) and not os.path.isfile(data)):
+    store = open_store(data, {"row": row, "time": time, "force": force})
+    if data == "-" or (store is None and os.path.exists(data) and not os.path.isfile(data)):
         raise Usage(f"{data} cannot be split, since it is read twice: give the name of a file.")
-    root, suffix = os.path.splitext(data.removesuffix(".gz"))
+    root, suffix = os.path.splitext(data.rstrip("/") if store else data.removesuffix(".gz"))
     outputs = [train_output or f"{root}-train{suffix}", test_output or f"{root}-test{suffix}"]
+    if store is not None:
+        _split_store(store, by, test, seed, outputs)
+        return
     for output, other in zip(outputs, reversed(outputs), strict=True):
         if os.path.splitext(output)[1].lower() != suffix.lower():
             raise Usage(f"The output {output} has another extension than {data}: expected {suffix}.")
@@ -252,13 +277,37 @@ def split(
         if time
         else random_share(table[row] if by == "row" else np.arange(table.num_rows), test, seed)
     )
-    for output, mask in zip(outputs, (~held_out, held_out), strict=True):
-        if not mask.any():
-            raise InputError(f"No pair would be in {output}: expected at least one in each part. Change --test.")
+    _check_parts(held_out, outputs)
     for output, mask in zip(outputs, (~held_out, held_out), strict=True):
         quoted = dialect.separator is not None and _needs_quotes(table, dialect.separator)
         with open_writer(output, table.column_names, dialect, quoted) as write:
             write(table.filter(mask))
+    _tell_parts(held_out, outputs)
+
+
+def _split_store(store: Any, by: str, test: float, seed: int, outputs: Sequence[str]) -> None:
+    """Write two stores."""
+    from dyads.data.split import chosen_share
+
+    for output in outputs:
+        if os.path.exists(output) or outputs.count(output) > 1:
+            raise Usage(f"{output} exists, or is named twice: expected the names of two new folders.")
+    held_out = chosen_share(len(store.rows) if by == "row" else len(store), test, seed)
+    held_out = held_out[store.dyads.row] if by == "row" else held_out
+    _check_parts(held_out, outputs)
+    with console.bar("Splitting"):
+        for output, mask in zip(outputs, (~held_out, held_out), strict=True):
+            store.take(mask, to=output)
+    _tell_parts(held_out, outputs)
+
+
+def _check_parts(held_out: Any, outputs: Sequence[str]) -> None:
+    for output, mask in zip(outputs, (~held_out, held_out), strict=True):
+        if not mask.any():
+            raise InputError(f"No pair would be in {output}: expected at least one in each part. Change --test.")
+
+
+def _tell_parts(held_out: Any, outputs: Sequence[str]) -> None:
     n_test = int(held_out.sum())
     console.say(f"Wrote {counted(len(held_out) - n_test, 'pair')} to {outputs[0]} and {n_test:,} to {outputs[1]}.")
 

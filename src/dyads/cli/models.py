@@ -31,11 +31,13 @@ from dyads.cli.inputs import (
     RowColumn,
     RowFeatures,
     Table,
+    TableOrStore,
     Weight,
     default_label,
     load_model,
     names_of,
     new_features,
+    open_store,
     read,
     read_excluded,
     read_features,
@@ -110,7 +112,7 @@ class Given(StrEnum):
 
 def fit(
     context: typer.Context,
-    data: Table,
+    data: TableOrStore,
     output: ModelOutput,
     row: RowColumn = None,
     col: ColColumn = None,
@@ -145,7 +147,7 @@ def fit(
     """Fit a model to labelled pairs."""
     import pyarrow as pa
 
-    from dyads.data.store import Store
+    from dyads.data.store import Pairs
     from dyads.estimators.kinds import ESTIMATORS
     from dyads.estimators.selection import SEARCHES, best_marginal, shortfall_of
 
@@ -190,12 +192,8 @@ def fit(
         raise Usage(str(error)) from error
     sample_weight = population_weight = None
     if os.path.isdir(data):
-        if any((row, col, label, weight, relation, feature, negatives, cv)):
-            raise Usage(
-                "A store has its own columns: omit --row, --col, --label, --weight, --relation, --feature, --negatives "
-                "and --cv."
-            )
-        X, y = Store(data), None
+        columns = {"row": row, "col": col, "label": label, "weight": weight, "relation": relation}
+        X, y = open_store(data, columns | {"feature": feature, "negatives": negatives}), None
         ids, label, weight = [X.rows.name, X.cols.name], X.columns["label"], X.columns.get("weight")
     elif negatives:
         X, y, population_weight = _labelled_links(data, row, col, relation, negatives, rate, settings, kind)
@@ -213,7 +211,7 @@ def fit(
         tell_label(given, label)
         X = table.select([*ids, *([relation] if relation else []), *(feature or [])])
         y, sample_weight = table[label], weights_of(table, weight)
-    labels = pa.array(X.classes.tolist()) if isinstance(X, Store) else y
+    labels = pa.array(X.classes.tolist()) if isinstance(X, Pairs) else y
     if given_kind is None and _are_numbers(labels):
         console.say("The labels are numbers, taken as nominal: pass --kind ordinal if they have an order.")
     model.set_params(id_columns=ids, reference=_reference(model.reference, labels))
@@ -279,7 +277,7 @@ def fit(
         "seconds": round(time.perf_counter() - began, 2),
         **({"chosen": model.best_params_} if cv else {}),
     }
-    if isinstance(X, Store):
+    if isinstance(X, Pairs):
         X, y, sample_weight = X.lines(np.linspace(0, len(X) - 1, min(len(X), SUMMARY_PAIRS)).astype(np.int64))
     log_loss, pairs = _log_loss_of_fit(model, X, y, population_weight if negatives else sample_weight)
     names = ("log_loss", "log_loss_on") if as_json else ("log-loss", "log-loss on")
@@ -385,7 +383,7 @@ def predict(
 
 def evaluate(
     model_file: Model,
-    data: Table,
+    data: TableOrStore,
     label: Label = None,
     weight: Weight = None,
     ranking: Annotated[
@@ -413,18 +411,19 @@ def evaluate(
         return
     if relevant:
         raise Usage("--relevant is for --ranking: give both or neither.")
-    X, y, sample_weight = read_labelled(model, data, label, weight)
+    store = open_store(data, {"label": label, "weight": weight})
+    pairs = read_labelled(model, data, label, weight) if store is None else (store, None, None)
     features = new_features(model, row_features, col_features)
     with console.bar("Evaluating"):
-        predictors = selection.predictors_of(model, X, **features)
-        figures = selection.by_regime(predictors, y, sample_weight, ordered=hasattr(model, "predict_mean"))
+        judged = selection.evaluated(model, *pairs, **features)
+        figures = judged.columns()
     if as_json:
         console.show(figures, as_json=True)
     else:
         for regime, (n, table) in selection.turned(figures).items():
             title = f"{model_file.name} on {data}" if regime == "all" else f"Of these, {regime}"
             console.show(table, f"{title}: {counted(n, 'pair')}")
-    sentence = selection.shortfall(model, predictors, y, sample_weight)
+    sentence = judged.shortfall(model)
     if sentence:
         console.say(sentence)
 
@@ -442,12 +441,17 @@ def _show_ranking(
     if unknown:
         raise Usage(f"--relevant {unknown.pop()} is not a label: expected one of {model.classes_.tolist()}.")
     kept = names_of(model)
-    table = read(data, lambda names: types_of(model))
-    check_columns(data, table.column_names, [*kept, *([label] if label else [])])
+    store = open_store(data, {"label": label})
     name = label or model.trained_on_["label"] or default_label()
-    if name in table.column_names:
-        wanted = [code for code, label in enumerate(map(str, model.classes_)) if label in relevant]
-        table = table.filter(np.isin(label_codes(table[name], model.classes_), wanted))
+    if store is not None:
+        wanted = np.flatnonzero(np.isin(list(map(str, store.classes)), relevant))
+        table, _, _ = store.lines(np.flatnonzero(np.isin(store.dyads.label, wanted)))
+    else:
+        table = read(data, lambda names: types_of(model))
+        check_columns(data, table.column_names, [*kept, *([label] if label else [])])
+        if name in table.column_names:
+            codes = [code for code, label in enumerate(map(str, model.classes_)) if label in relevant]
+            table = table.filter(np.isin(label_codes(table[name], model.classes_), codes))
     with console.bar("Ranking"):
         figures = as_arrow(evaluate_ranking(model, table.select(kept), k=k, by=_ranked_by(model, relevant)))
     console.show(
@@ -751,25 +755,32 @@ def encode(
 
 
 def describe(
-    data: Table,
+    data: TableOrStore,
     row: RowColumn = None,
     col: ColColumn = None,
     label: Label = None,
     as_json: Json = False,
 ) -> None:
-    """Check a table of labelled pairs for problems, and suggest settings for `dyads fit`."""
+    """Check labelled pairs for problems, and suggest settings for `dyads fit`."""
     from dyads.report import doctor
 
-    given, label = label, label or default_label()
-    try:
-        table, ids = read_pairs(data, row, col, [label])
-    except InputError as error:
-        if given is None and str(error).endswith("with --label."):
-            raise InputError(f"{error} {LINKS_ALONE} use dyads fit --kind link --negatives all or sample.") from error
-        raise
-    tell_label(given, label)
+    store = open_store(data, {"row": row, "col": col, "label": label})
+    pairs, named = (store, None), [data]
+    if store is None:
+        given, label = label, label or default_label()
+        try:
+            table, ids = read_pairs(data, row, col, [label])
+        except InputError as error:
+            if given is None and str(error).endswith("with --label."):
+                raise InputError(
+                    f"{error} {LINKS_ALONE} use dyads fit --kind link --negatives all or sample."
+                ) from error
+            raise
+        tell_label(given, label)
+        pairs = table.select(ids), table[label]
+        named += [*arguments_of(given_dialect()), "--row", ids[0], "--col", ids[1], "--label", label]
     with console.bar("Examining"):
-        examined = doctor.examine(table.select(ids), table[label])
+        examined = doctor.examine(*pairs)
     if as_json:
         console.show_json(dataclasses.asdict(examined))
         return
@@ -786,8 +797,7 @@ def describe(
     elif examined.advice is not None:
         typer.echo("Nothing was checked: there are too few pairs, or too few of each label, to hold some out.")
     if examined.advice is not None:
-        named = shlex.join([data, *arguments_of(given_dialect()), "--row", ids[0], "--col", ids[1], "--label", label])
-        typer.echo(f"Start with: dyads fit {named} {examined.advice} -o model.dyads")
+        typer.echo(f"Start with: dyads fit {shlex.join(named)} {examined.advice} -o model.dyads")
 
 
 def register(app: typer.Typer) -> None:

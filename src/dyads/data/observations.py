@@ -12,7 +12,7 @@ from scipy import sparse
 from dyads.data.codes import Codes, Vocabulary, codes_of, encode_labels, ordered_classes, text_order, to_numpy
 from dyads.data.dyads import MEMORY, Dyads, Side
 from dyads.data.features import Encoder, Features, aligned, seen_sets
-from dyads.data.store import Store
+from dyads.data.store import Pairs
 from dyads.data.tables import named_values, read_column, read_feature
 from dyads.errors import InputError
 
@@ -116,7 +116,7 @@ def read_observations(
 
 
 def stored_observations(
-    store: Store,
+    store: Pairs,
     *,
     one_set: bool = False,
     side: SideTables | None = None,
@@ -179,6 +179,10 @@ def read_dyads(
     position. Further columns of a table with names are ignored, so that a table of recommendations can be read as
     dyads. Returns the codes and, if there is an `encoder`, the sparse matrix of features of the dyads, otherwise None.
     """
+    if isinstance(X, Pairs):
+        stored = _stored_columns(X, [vocabulary.name for vocabulary in vocabularies], encoder)
+        known = zip(vocabularies, stored, strict=True)
+        return [vocabulary.encode(ids.ids)[codes] for vocabulary, (ids, codes) in known], None
     values = _columns_of_fit(X, columns)
     names = [vocabulary.name for vocabulary in vocabularies]
     codes = [vocabulary.encode(_read_ids(values, name)) for vocabulary, name in zip(vocabularies, names, strict=True)]
@@ -187,6 +191,22 @@ def read_dyads(
     if len(set(lengths)) > 1:
         raise InputError(f"The columns have the lengths {lengths}: expected equal lengths.")
     return codes, None if encoder is None else encoder.encode_columns(further)
+
+
+def _stored_columns(
+    store: Pairs, names: Sequence[str], encoder: Encoder | None
+) -> list[tuple[Vocabulary, npt.NDArray[np.integer]]]:
+    """The columns of ids of a store that a model was fitted on, by their names."""
+    if encoder is not None:
+        raise InputError("The model has features of pairs, and a store holds none: expected a table with them.")
+    there = {ids.name: (ids, codes) for ids, codes in store.coded}
+    missing = [name for name in names if name not in there]
+    if missing:
+        raise InputError(
+            f"The store has the columns {list(there)}, but the model was fitted on {list(names)}: expected these "
+            "names. Encode the tables again with them."
+        )
+    return [there[name] for name in names]
 
 
 def read_ids(X: Any, names: Sequence[str], columns: Sequence[str]) -> list[pa.Array]:
@@ -299,31 +319,58 @@ def read_more(
     *,
     one_set: bool,
 ) -> Observations:
-    """Read labelled dyads for a fitted model: its labels are fixed, and new ids are appended to its vocabularies."""
-    values = _named_as(named_values(X), columns)
+    """Read labelled dyads for a fitted model: its labels are fixed, and new ids are appended to its vocabularies.
+
+    The dyads of a store are read into memory, unless their codes are those of the model already.
+    """
     names = [vocabulary.name for vocabulary in vocabularies]
-    ids, further, distinct, label, weight = _read_lines(values, names, y, sample_weight, 1)
-    label = codes_of(distinct, classes)[label]
-    features = None if encoder is None else encoder.encode_columns(further)
+    # A store has each id once, and the place of a dyad's ids among them.
+    places: list[Codes | None] = [None] * len(names)
+    home, features = MEMORY, None
+    if isinstance(X, Pairs):
+        refuse_labels_beside(y, sample_weight)
+        stored = _stored_columns(X, names, encoder)
+        ids, places, home = [column.ids for column, _ in stored], [codes for _, codes in stored], X.dyads.home
+        distinct, label, weight = X.classes, X.dyads.label, X.dyads.weight
+    else:
+        values = _named_as(named_values(X), columns)
+        ids, further, distinct, label, weight = _read_lines(values, names, y, sample_weight, 1)
+        features = None if encoder is None else encoder.encode_columns(further)
     rows, cols = vocabularies[0].with_ids(ids[0], "X"), vocabularies[1].with_ids(ids[1], "X")
     if one_set:
         rows = rows.with_ids(ids[1], "X")
         cols = Vocabulary(rows.ids, cols.name)
-    relation = None
+    coded = [rows.encode(ids[0]), cols.encode(ids[1])]
     if len(vocabularies) > 2:
-        relation = vocabularies[2].encode(ids[2])
-        if (relation < 0).any():
-            unknown_relation = ids[2][int(np.argmin(relation))].as_py()
+        coded.append(vocabularies[2].encode(ids[2]))
+        if (coded[2] < 0).any():
+            unknown_relation = ids[2][int(np.argmin(coded[2]))].as_py()
             raise InputError(
                 f"The relation {unknown_relation!r} was not seen in training: expected one of "
                 f"{vocabularies[2].ids[:10].to_pylist()}. Drop its dyads, or fit the model again."
             )
+    codes = [own if place is None else _recoded(own, place) for own, place in zip(coded, places, strict=True)]
+    label_code = _recoded(codes_of(distinct, classes), label)
+    if any(new is not old for new, old in zip((*codes, label_code), (*places, label), strict=True)):
+        home = MEMORY
     dyads = Dyads(
-        rows.encode(ids[0]), cols.encode(ids[1]), label, weight, len(rows), len(cols), len(classes),
-        relation, len(vocabularies[2]) if len(vocabularies) > 2 else 1, Side(dyad=features),
+        codes[0], codes[1], label_code, weight, len(rows), len(cols), len(classes),
+        codes[2] if len(codes) > 2 else None, len(vocabularies[2]) if len(vocabularies) > 2 else 1,
+        Side(dyad=features), home,
     )  # fmt: skip
     relations = vocabularies[2] if len(vocabularies) > 2 else None
     return Observations(dyads, classes, rows, cols, relations, list(columns))
+
+
+def _recoded(new: Codes, codes: Codes) -> Codes:
+    """The new code of each code; the codes themselves if they stay as they are."""
+    return codes if np.array_equal(new, np.arange(len(new))) else new[codes]
+
+
+def refuse_labels_beside(y: Any, sample_weight: Any) -> None:
+    """Raise if labels or weights are given beside a store."""
+    if y is not None or sample_weight is not None:
+        raise InputError("Got labels or weights beside a store: expected none, since the store holds them.")
 
 
 def read_pairs(table: Any, names: Sequence[str], columns: Sequence[str]) -> list[pa.Array]:

@@ -1,7 +1,7 @@
 """Cross-validation splitters of dyads with scikit-learn's interface. What they hold out decides what a score measures.
 
 Each yields pairs of positions (train, test) and can be passed as ``cv=`` to scikit-learn. Row ids and column ids are
-the first two columns of X, or those in `id_columns`.
+the first two columns of X, or those in `id_columns`. X may be a store: `store.take(train)` is a part of it.
 """
 
 from abc import ABC, abstractmethod
@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from dyads.data.codes import Codes, Vocabulary
 from dyads.data.observations import read_id_columns, wanted_columns
+from dyads.data.store import Store
 from dyads.data.tables import read_column
 from dyads.errors import InputError
 from dyads.settings import generator_of
@@ -36,7 +37,10 @@ class _Splitter(ABC):
 
     def split(self, X: Any, y: Any = None, groups: Any = None) -> Iterator[Split]:
         """Yield the positions of the dyads to train on and of those to test on."""
-        row, col = (Vocabulary.of(*column)[1] for column in read_id_columns(X, wanted_columns(self.id_columns)))
+        if isinstance(X, Store):
+            row, col = X.dyads.row, X.dyads.col
+        else:
+            row, col = (Vocabulary.of(*column)[1] for column in read_id_columns(X, wanted_columns(self.id_columns)))
         for number, (train, test) in enumerate(self._splits(X, row, col, generator_of(self.random_state))):
             positions = np.flatnonzero(train), np.flatnonzero(test)
             if not (len(positions[0]) and len(positions[1])):
@@ -56,16 +60,21 @@ class _Splitter(ABC):
 
 def _folds(codes: Codes, n_splits: int, rng: np.random.Generator) -> Codes:
     """The fold of each dyad: codes are assigned to folds at random, in about equal numbers."""
-    n = int(codes.max(initial=-1)) + 1
-    fold: Codes = rng.permutation(np.arange(n) % n_splits)[codes]
+    fold: Codes = _dealt(int(codes.max(initial=-1)) + 1, n_splits, rng)[codes]
     return fold
+
+
+def _dealt(n: int, n_splits: int, rng: np.random.Generator) -> Codes:
+    """Random folds (n,) of about equal size; few bytes each, since n may be large."""
+    dtype = np.min_scalar_type(n_splits)
+    return rng.permutation((np.arange(n) % n_splits).astype(dtype))
 
 
 class RandomCells(_Splitter):
     """Random folds of dyads: tests the prediction of cells of known rows and columns."""
 
     def _splits(self, X: Any, row: Codes, col: Codes, rng: np.random.Generator) -> Iterator[tuple[Any, Any]]:
-        fold = _folds(np.arange(len(row)), self.n_splits, rng)
+        fold = _dealt(len(row), self.n_splits, rng)
         for k in range(self.n_splits):
             yield fold != k, fold == k
 
@@ -139,8 +148,12 @@ Mask = npt.NDArray[np.bool_]
 def random_share(ids: Any, share: float, random_state: int) -> Mask:
     """Mask (n,) of the dyads of a random share of the distinct `ids` (n,), of rows or of the dyads themselves."""
     vocabulary, codes = Vocabulary.of(read_column(ids, "the column of ids"), "id")
-    chosen = np.random.default_rng(random_state).permutation(len(vocabulary)) < round(share * len(vocabulary))
-    mask: Mask = chosen[codes]
+    return chosen_share(len(vocabulary), share, random_state)[codes]
+
+
+def chosen_share(n: int, share: float, random_state: int) -> Mask:
+    """Mask (n,) of a random share of n things."""
+    mask: Mask = np.random.default_rng(random_state).permutation(n) < round(share * n)
     return mask
 
 

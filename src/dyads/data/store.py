@@ -5,6 +5,7 @@ and a folder for each further order, made when a fit first needs it. Every file 
 renamed, and has a checksum in a manifest: what is there is complete, and what is damaged is found.
 """
 
+import contextlib
 import glob
 import importlib.util
 import json
@@ -22,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from dyads.data.codes import Codes, Vocabulary, encode_labels, to_numpy
-from dyads.data.dyads import Dyads
+from dyads.data.dyads import Dyads, chunks
 from dyads.data.files import replacing
 from dyads.errors import InputError, StoreError, counted
 
@@ -35,7 +36,13 @@ VERSION = 1
 COLUMNS = ("row", "col", "label", "weight", "relation")
 DTYPES = {"row": np.int32, "col": np.int32, "label": np.int32, "weight": np.float64, "relation": np.int32}
 BATCH = 2**20
-"""Rows that are coded or checked at a time."""
+"""Rows that are coded or predicted at a time."""
+
+PART = 2**22
+"""Pairs up to which a part of a store is kept in memory, by cross-validation: 50 MB."""
+
+FOLDS = "folds"
+"""Folder of a store for larger parts, while they are needed."""
 
 MEMORY = "3GB"
 """Memory that DuckDB may use to encode; beyond it, it works on disk."""
@@ -51,15 +58,123 @@ In text, ids and labels are numbers or text: DuckDB would take "yes" and "no" fo
 """
 
 
-class Store:
+class Pairs:
+    """Labelled pairs, coded, in memory; a `Store` holds them in a folder.
+
+    Attributes
+    ----------
+    columns : names of the columns of row ids, column ids, labels and, where there are any, weights and relations
+    rows, cols, relations : vocabularies; relations are None if there is one
+    classes : labels, sorted
+    dyads : the codes
+    """
+
+    def __init__(
+        self,
+        columns: dict[str, str],
+        rows: Vocabulary,
+        cols: Vocabulary,
+        relations: Vocabulary | None,
+        classes: Array,
+        dyads: Dyads,
+    ) -> None:
+        self.columns, self.rows, self.cols, self.relations, self.classes = columns, rows, cols, relations, classes
+        self._dyads = dyads
+
+    @property
+    def dyads(self) -> Dyads:
+        return self._dyads
+
+    def __len__(self) -> int:
+        return len(self.dyads)
+
+    def __repr__(self) -> str:
+        return f"Pairs: {len(self):,} of {len(self.rows):,} rows and {len(self.cols):,} columns, in memory"
+
+    @property
+    def coded(self) -> list[tuple[Vocabulary, Codes]]:
+        """The vocabularies and the codes of the columns of ids."""
+        dyads = self.dyads
+        columns = [(self.rows, dyads.row), (self.cols, dyads.col)]
+        return columns + (
+            [] if self.relations is None or dyads.relation is None else [(self.relations, dyads.relation)]
+        )
+
+    @property
+    def labels(self) -> Array:
+        """The label of each pair (n,)."""
+        return np.asarray(self.classes[self.dyads.label])
+
+    def batches(self) -> "Iterator[Pairs]":
+        """Yield the pairs in slices of `BATCH`, with the codes of all."""
+        for first in range(0, len(self), BATCH):
+            some = self.dyads.take(slice(first, first + BATCH))
+            yield Pairs(self.columns, self.rows, self.cols, self.relations, self.classes, some)
+
+    def take(self, which: Array, to: str | os.PathLike[str] | None = None) -> "Pairs":
+        """Return some pairs with codes of their own, as if there were no others; `fit` and `evaluate` take them.
+
+        `which` : mask (n,) or positions, as a splitter of `dyads.split` yields them. `to` : folder to make, which must
+        not exist, for a `Store`; by default the part is kept in memory, 12 bytes a pair.
+        """
+        which = np.asarray(which)
+        dyads, n = self.dyads, int(which.sum()) if which.dtype == np.bool_ else len(which)
+        if which.dtype == np.bool_ and which.shape != (len(self),):
+            raise InputError(f"Got a mask of shape {which.shape}: expected ({len(self)},), an entry for each pair.")
+        if not n:
+            raise InputError("Got no pairs to take: expected at least one.")
+        present = np.zeros(len(self.classes), np.bool_)
+        for positions in _positions(which):
+            present[dyads.label[positions]] = True
+        place = {"label": np.cumsum(present) - 1}
+        kept: dict[str, Vocabulary] = {}
+        for name, (ids, codes) in zip(("row", "col", "relation"), self.coded, strict=False):
+            order, place[name] = _first_appearance(codes, len(ids), which)
+            kept[name] = Vocabulary(ids.ids.take(pa.array(order)), ids.name)
+        classes = self.classes[present]
+
+        def parts() -> Iterator[dict[str, Array]]:
+            for positions in _positions(which):
+                columns = {name: getattr(dyads, name)[positions] for name in self.columns}
+                yield {name: place[name][column] if name in place else column for name, column in columns.items()}
+
+        if to is None:
+            listed = list(parts())
+            arrays = {name: np.concatenate([part[name] for part in listed]) for name in self.columns}
+            relations = kept.get("relation")
+            coded = Dyads(
+                arrays["row"], arrays["col"], arrays["label"], arrays.get("weight"), len(kept["row"]), len(kept["col"]),
+                len(classes), arrays.get("relation"), 1 if relations is None else len(relations),
+            )  # fmt: skip
+            return Pairs(self.columns, kept["row"], kept["col"], relations, classes, coded)
+        with _made(_new_folder(to)) as made, _Columns(made, list(self.columns), n) as out:
+            for name, ids in kept.items():
+                _write_column(made, f"{name}s.arrow", ids.ids)
+            _write_column(made, "labels.arrow", pa.array(classes.tolist()))
+            for part in parts():
+                out.write(part)
+            about = {"format": "dyads store", "version": VERSION, "n": n, "columns": self.columns}
+            out.close(about, [*(f"{name}s.arrow" for name in kept), "labels.arrow"])
+        return Store(to)
+
+    def part(self, positions: Array) -> "Pairs":
+        """Return some pairs with codes of their own, wherever they are kept; `discard` removes what was kept."""
+        return self.take(positions)
+
+    def lines(self, positions: Array) -> tuple[pa.Table, pa.Array, Array | None]:
+        """Return some pairs as a table of ids, their labels and their weights."""
+        table = pa.table({ids.name: ids.ids.take(pa.array(code[positions])) for ids, code in self.coded})
+        labels = pa.array(self.classes.tolist()).take(pa.array(self.dyads.label[positions]))
+        return table, labels, None if self.dyads.weight is None else self.dyads.weight[positions]
+
+
+class Store(Pairs):
     """A folder of coded pairs; see `scan`. `fit(store)` fits a model to it as to a table.
 
     Attributes
     ----------
     path : the folder
-    columns : names of the columns of row ids, column ids, labels and, where there are any, weights and relations
-    rows, cols, relations : vocabularies; relations are None if there is one
-    classes : labels, sorted
+    others : as for `Pairs`
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -104,20 +219,24 @@ class Store:
             home=self,
         )  # fmt: skip
 
-    @property
-    def coded(self) -> list[tuple[Vocabulary, Codes]]:
-        """The vocabularies and the codes of the columns of ids."""
-        dyads = self.dyads
-        columns = [(self.rows, dyads.row), (self.cols, dyads.col)]
-        return columns + (
-            [] if self.relations is None or dyads.relation is None else [(self.relations, dyads.relation)]
-        )
+    def part(self, positions: Array) -> Pairs:
+        """Return some pairs with codes of their own: in memory or, if there are more than `PART`, in this folder.
 
-    def lines(self, positions: Array) -> tuple[pa.Table, pa.Array, Array | None]:
-        """Return some pairs as a table of ids, their labels and their weights."""
-        table = pa.table({ids.name: ids.ids.take(pa.array(code[positions])) for ids, code in self.coded})
-        labels = pa.array(self.classes.tolist()).take(pa.array(self.dyads.label[positions]))
-        return table, labels, None if self.dyads.weight is None else self.dyads.weight[positions]
+        What a process that was killed has left there is used again.
+        """
+        if len(positions) <= PART:
+            return self.take(positions)
+        checksum = zlib.crc32(np.ascontiguousarray(positions).data)
+        folder = self.path / FOLDS / f"{checksum:08x}-{len(positions)}"
+        if not folder.exists():
+            try:
+                folder.parent.mkdir(exist_ok=True)
+            except OSError as error:
+                raise StoreError(
+                    f"{folder.parent} cannot be made ({error.strerror}): expected a store to write to."
+                ) from error
+            self.take(positions, to=folder)
+        return Store(folder)
 
     def in_order(self, name: str, dyads: Dyads, parts: Iterator[Array]) -> tuple[Dyads, Array]:
         """Return pairs in an order and their positions before, mapped from disk; see `Memory.in_order`.
@@ -139,6 +258,41 @@ class Store:
         row, col, label = (arrays[column] for column in COLUMNS[:3])
         weight, relation = arrays.get("weight"), arrays.get("relation")
         return replace(dyads, row=row, col=col, label=label, weight=weight, relation=relation), arrays["place"]
+
+
+def discard(part: Pairs) -> None:
+    """Remove what `Store.part` has written for a part."""
+    if isinstance(part, Store) and part.path.parent.name == FOLDS:
+        shutil.rmtree(part.path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            part.path.parent.rmdir()
+
+
+def _positions(which: Array) -> Iterator[Array]:
+    """Yield the positions of a mask, or of a list of them, part by part."""
+    for some in chunks(len(which)):
+        yield some.start + np.flatnonzero(which[some]) if which.dtype == np.bool_ else which[some]
+
+
+def _first_appearance(codes: Codes, n: int, which: Array) -> tuple[Array, Array]:
+    """The codes below `n` that occur in some pairs, by first appearance; and the place (n,) of each code in them."""
+    first, done = np.full(n, np.iinfo(np.int64).max), 0
+    for positions in _positions(which):
+        # Of several values assigned to one element the last is kept: here the first appearance.
+        own, here = codes[positions][::-1], np.full(n, np.iinfo(np.int64).max)
+        here[own] = np.arange(done + len(own) - 1, done - 1, -1)
+        first, done = np.minimum(first, here), done + len(own)
+    order = np.argsort(first, kind="stable")[: int((first < done).sum())]
+    place = np.full(n, -1)
+    place[order] = np.arange(len(order))
+    return order, place
+
+
+def _new_folder(path: str | os.PathLike[str]) -> Path:
+    target = Path(path)
+    if target.exists():
+        raise InputError(f"{target} exists: expected the name of a new folder. Delete it, or name another.")
+    return target
 
 
 def scan(
@@ -167,9 +321,7 @@ def scan(
     if importlib.util.find_spec("duckdb") is None:
         raise InputError("A store needs DuckDB, which is not installed: run pip install 'dyads[large]'.")
     files = _files(paths)
-    target = Path(to)
-    if target.exists():
-        raise InputError(f"{target} exists: expected the name of a new folder. Delete it, or name another.")
+    target = _new_folder(to)
     names = {"row": row, "col": col, "label": label, "weight": weight, "relation": relation}
     columns = {name: column for name, column in names.items() if column is not None}
     if len(set(columns.values())) < len(columns):

@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from dyads.data.archive import Contents
 from dyads.data.codes import numeric_values, read_labels, to_numpy, values_of
 from dyads.data.observations import Observations, read_weight, wanted_columns
-from dyads.data.store import Store
+from dyads.data.store import Pairs
 from dyads.errors import InputError
 from dyads.estimators.lfl import LFL
 from dyads.estimators.predictor import SAVED, SAVED_DIAGNOSTICS
@@ -243,7 +243,7 @@ class LFLLinkWalk(LFLLink):
     ) -> Self:
         """Fit the parts and their weights; the parameters are those of `LFLLink.fit`."""
         solver = solver_of(self.solver)
-        if isinstance(X, Store):
+        if isinstance(X, Pairs):
             raise InputError("LFLLinkWalk got a store: expected a table. Use LFLLink, or read the table whole.")
         if self.warm_start or (solver is not None and solver.samples):
             raise InputError("LFLLinkWalk got warm_start=True or a sampler: expected a point estimate. Use LFLLink.")

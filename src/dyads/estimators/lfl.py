@@ -23,10 +23,11 @@ from dyads.data.observations import (
     read_more,
     read_observations,
     read_weight,
+    refuse_labels_beside,
     stored_observations,
     wanted_columns,
 )
-from dyads.data.store import Store
+from dyads.data.store import Pairs
 from dyads.data.tables import column_name, library_of
 from dyads.engine import Engine, Problem
 from dyads.errors import (
@@ -38,7 +39,7 @@ from dyads.errors import (
     caller_level,
 )
 from dyads.estimators.predictor import Predictor
-from dyads.estimators.search import chosen_l2, read_data, stored_data
+from dyads.estimators.search import chosen_l2, read_data
 from dyads.estimators.settings import (
     asks_for_point,
     check_choices,
@@ -243,7 +244,7 @@ class LFL(Predictor):
             first, ends = _corrected(parts.layout(known), first, ends, correction)
         self.record_ = self._recorded(parts, known, first, ends, population)
         self.columns_ = observed.columns
-        self.library_ = None if isinstance(X, Store) else library_of(X)
+        self.library_ = None if isinstance(X, Pairs) else library_of(X)
         self.n_features_in_ = len(observed.columns)
         self.n_iter_ = best.n_iter
         is_short = solver_of(self.solver) is None and n_models > 1
@@ -255,7 +256,7 @@ class LFL(Predictor):
         self.trace_ = {name: [getattr(step, name) for step in first.trace] for name in TRACED}
         self.held_out_ = held_out
         self.trained_on_ = _origin(y, sample_weight, len(observed.dyads))
-        if isinstance(X, Store):
+        if isinstance(X, Pairs):
             self.trained_on_ |= {"label": X.columns["label"], "weight": X.columns.get("weight")}
         self.__dict__.pop("diagnostics_", None)
         if first.diagnostics is not None:
@@ -332,7 +333,7 @@ class LFL(Predictor):
         if self._ordered and self.order is None and y is not None:
             template.order = text_order(y)
         try:
-            data = stored_data(X) if isinstance(X, Store) else read_data(X, y, sample_weight)
+            data = (X, None, None) if isinstance(X, Pairs) else read_data(X, y, sample_weight)
             l2 = chosen_l2(template, data, observed.dyads)
         except KeyboardInterrupt:
             # The interrupt of a candidate would speak of its own iterations.
@@ -396,12 +397,11 @@ class LFL(Predictor):
         settings = features_of(self.features)
         side = SideTables(_features(settings.row), _features(settings.col), settings.implicit, seen)
         wanted = wanted_columns(self.id_columns, self._n_id_columns)
-        if isinstance(X, Store):
-            if y is not None or sample_weight is not None:
-                raise InputError("Got labels or weights beside a store: expected none, since the store holds them.")
+        if isinstance(X, Pairs):
+            refuse_labels_beside(y, sample_weight)
             if (X.relations is not None) != (self._n_id_columns == 3):
                 raise InputError(
-                    f"The store {X.path} has {'no' if X.relations is None else 'a'} column of relations, and "
+                    f"The store has {'no' if X.relations is None else 'a'} column of relations, and "
                     f"{type(self).__name__} needs {'one' if X.relations is None else 'none'}: make another store."
                 )
             names = [ids.name for ids, _ in X.coded]
@@ -658,8 +658,9 @@ class LFL(Predictor):
 
     def _read_more(self, record: Record, X: Any, y: Any, sample_weight: Any) -> Observations:
         known = record.known
+        labels = y if isinstance(X, Pairs) else self._checked(y)
         more = read_more(
-            X, self._checked(y), sample_weight, known.vocabularies, self.columns_, known.classes, known.dyad_encoder,
+            X, labels, sample_weight, known.vocabularies, self.columns_, known.classes, known.dyad_encoder,
             one_set=known.one_set,
         )  # fmt: skip
         self._check_observed(more)

@@ -5,13 +5,13 @@ import logging
 import math
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import joblib
 import numpy as np
-import pyarrow as pa
 from scipy import sparse
 from scipy.sparse.linalg import svds
 from sklearn.base import clone
@@ -19,8 +19,8 @@ from sklearn.base import clone
 from dyads import metrics
 from dyads.data.codes import Codes, numeric_values, read_labels
 from dyads.data.dyads import Dyads, chunks
-from dyads.data.observations import read_weight
-from dyads.data.store import Store
+from dyads.data.observations import read_weight, refuse_labels_beside
+from dyads.data.store import Pairs, discard
 from dyads.data.tables import named_values, read_column, read_feature
 from dyads.errors import NotConvergedWarning, UnknownIdWarning, VanishedWarning, WeightWarning
 from dyads.estimators.settings import l2_of, solver_of
@@ -74,8 +74,8 @@ UNSEEN_LABEL = 20.0
 RANK_ZERO_OF = {"stereotype": None, "mixture": "relational", "symmetric_mixture": "spectral"}
 """The structures that need a rank of at least 1, and those that equal them without latent weights."""
 
-Data = tuple[dict[str, Any], Any, Array | None]
-"""The columns of a table, labels and weights."""
+Data = tuple[Any, Any, Array | None]
+"""The columns of a table by name, labels and weights; or a store, which holds its own, and twice None."""
 
 
 def read_data(X: Any, y: Any, sample_weight: Any) -> Data:
@@ -84,18 +84,23 @@ def read_data(X: Any, y: Any, sample_weight: Any) -> Data:
     return table, read_column(y, "the column of labels", numbers_mix=True), read_weight(sample_weight)
 
 
-def stored_data(store: Store) -> Data:
-    """The columns of a store, of which parts can be taken: ids are dictionaries, of which no copy is made."""
-    table = {ids.name: pa.DictionaryArray.from_arrays(pa.array(code), ids.ids) for ids, code in store.coded}
-    labels = pa.DictionaryArray.from_arrays(pa.array(store.dyads.label), pa.array(store.classes.tolist()))
-    return table, labels, store.dyads.weight
-
-
 def part_of(data: Data, positions: Array) -> Data:
     """The table, labels and weights of some lines."""
     table, labels, weight = data
+    if isinstance(table, Pairs):
+        return table.part(positions), None, None
     lines = {name: column.take(positions) for name, column in table.items()}
     return lines, labels.take(positions), None if weight is None else weight[positions]
+
+
+def batches_of(X: Any, y: Any, sample_weight: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """Yield dyads, their labels and their weights: those of a table at once, those of a store in batches."""
+    if not isinstance(X, Pairs):
+        yield X, y, sample_weight
+        return
+    refuse_labels_beside(y, sample_weight)
+    for batch in X.batches():
+        yield batch, batch.labels, batch.dyads.weight
 
 
 def chosen_l2(estimator: Any, data: Data, dyads: Dyads) -> L2:
@@ -126,27 +131,27 @@ def chosen_l2(estimator: Any, data: Data, dyads: Dyads) -> L2:
     template = clone(estimator).set_params(
         l2=L2(), solver=FAST, early_stopping=None, n_init=1, n_models=1, warm_start=False
     )
-    search = Search(template, data, [(line[~held], line[held])])
-    plain = without_latent(template)
-    search.judge([Path(plain, "l2__bias", FEW_BIASES, True) if template.bias else Path(plain, None, (), False)])
-    strengths = {name: value for name, value in search.best.params.items() if name == "l2__bias"}
-    if template.rank != 0:
-        top = vanishing_l2(clone(template).set_params(**strengths), *search.part(0, 0))
-        rank_zero, n_plain = search.best, len(search.candidates)
-        search.judge([Path(strengths, "l2__latent", shares_of(top, FEW_SHARES), True)])
-        if search.is_near_best(rank_zero):
-            # The sum of n parts has at most n times the norm of one of them, so this strength suffices for all dyads.
-            strengths["l2__latent"] = top * len(dyads) / int((~held).sum())
-        else:
-            judged = search.candidates[n_plain:]
-            near = [each.params["l2__latent"] for each in judged if search.is_near_best(each)]
-            strengths["l2__latent"] = max(_lowest(judged), *near)
-            if template.bias:
-                stronger = [factor * strengths["l2__bias"] for factor in STRONGER_BIASES]
-                search.judge([Path(strengths, "l2__bias", stronger, False)])
-                judged = search.candidates[-len(stronger) :]
-                near = [each.params["l2__bias"] for each in judged if search.is_near_best(each, errors=0)]
-                strengths["l2__bias"] = max([strengths["l2__bias"], *near])
+    with closing(Search(template, data, [(line[~held], line[held])])) as search:
+        plain = without_latent(template)
+        search.judge([Path(plain, "l2__bias", FEW_BIASES, True) if template.bias else Path(plain, None, (), False)])
+        strengths = {name: value for name, value in search.best.params.items() if name == "l2__bias"}
+        if template.rank != 0:
+            top = vanishing_l2(clone(template).set_params(**strengths), *search.part(0, 0))
+            rank_zero, n_plain = search.best, len(search.candidates)
+            search.judge([Path(strengths, "l2__latent", shares_of(top, FEW_SHARES), True)])
+            if search.is_near_best(rank_zero):
+                # The sum of n parts has at most n times the norm of one of them: this strength suffices for all dyads.
+                strengths["l2__latent"] = top * len(dyads) / int((~held).sum())
+            else:
+                judged = search.candidates[n_plain:]
+                near = [each.params["l2__latent"] for each in judged if search.is_near_best(each)]
+                strengths["l2__latent"] = max(_lowest(judged), *near)
+                if template.bias:
+                    stronger = [factor * strengths["l2__bias"] for factor in STRONGER_BIASES]
+                    search.judge([Path(strengths, "l2__bias", stronger, False)])
+                    judged = search.candidates[-len(stronger) :]
+                    near = [each.params["l2__bias"] for each in judged if search.is_near_best(each, errors=0)]
+                    strengths["l2__bias"] = max([strengths["l2__bias"], *near])
     return L2(latent=strengths.get("l2__latent"), bias=strengths.get("l2__bias"))
 
 
@@ -294,6 +299,7 @@ class Search:
         self.callback, self.done, self.planned, self.lock = callback, 0, 0, threading.Lock()
         self.template, self.data, self.folds, self.n_jobs, self.verbose = template, data, folds, n_jobs, verbose
         self.candidates: list[Candidate] = []
+        self.parts: dict[tuple[int, int], Data] = {}
         self.marginal_losses: dict[int, dict[str, float]] = {}
 
     def judge(self, paths: Sequence[Path]) -> None:
@@ -306,7 +312,7 @@ class Search:
             solvers = [solver_for(clone(self.template).set_params(**path.fixed), self.data) for path in paths]
             by_path = jobs(joblib.delayed(self._first_fold)(*each) for each in zip(paths, solvers, strict=True))
             judged = [candidate for group in by_path for candidate in group]
-            best, weight = min(judged, key=lambda candidate: candidate.losses[0]), self.part(0, 1)[2]
+            best, weight = min(judged, key=lambda candidate: candidate.losses[0]), self._weight(0)
 
             def may_be_best(candidate: Candidate) -> bool:
                 difference, error = metrics.paired_difference(candidate.by_dyad, best.by_dyad, weight)
@@ -344,19 +350,43 @@ class Search:
 
     def part(self, number: int, held_out: int) -> Data:
         """The table, labels and weights of the training part (0) or the held-out part (1) of a fold."""
-        return part_of(self.data, self.folds[number][held_out])
+        if not isinstance(self.data[0], Pairs):
+            return part_of(self.data, self.folds[number][held_out])
+        with self.lock:
+            # A part of a store is coded anew, once, and may lie on disk until the end of the search.
+            if (number, held_out) not in self.parts:
+                self.parts[number, held_out] = part_of(self.data, self.folds[number][held_out])
+            return self.parts[number, held_out]
+
+    def close(self) -> None:
+        """Remove the parts of a store that lie on disk."""
+        for pairs, _, _ in self.parts.values():
+            discard(pairs)
+
+    def _weight(self, number: int) -> Array | None:
+        """Weights of the held-out part of a fold."""
+        pairs, _, weight = self.part(number, 1)
+        return pairs.dyads.weight if isinstance(pairs, Pairs) else weight
+
+    def _losses(self, number: int, predict: Callable[[Any], dict[str, Array]], classes: Array) -> dict[str, Array]:
+        """Log-loss of each held-out dyad of a fold (n,), by predictor; `predict` : from dyads to probabilities."""
+        losses: dict[str, list[Array]] = {}
+        for X, y, _ in batches_of(*self.part(number, 1)):
+            for name, proba in predict(X).items():
+                losses.setdefault(name, []).append(_held_out_losses(proba, y, classes))
+        return {name: np.concatenate(parts) for name, parts in losses.items()}
 
     def _fold(self, candidates: list[Candidate], solver: Any, number: int) -> None:
         """Judge candidates of a path on one fold."""
-        train, (X, y, weight) = self.part(number, 0), self.part(number, 1)
+        train, weight = self.part(number, 0), self._weight(number)
         # Penalties of a mean of models are chosen for one of them, which can start from another.
         model = clone(self.template).set_params(warm_start=True, n_models=1)
         if model.unknown in ("raise", "nan"):
             # An id may have no labels in the training part of a fold: the policy for unknown ids is not meant for it.
             model.set_params(unknown="prior")
         for candidate in candidates:
-            proba = model.set_params(**candidate.params).set_params(solver=solver).fit(*train).predict_proba(X)
-            losses = _held_out_losses(proba, y, model.classes_)
+            model.set_params(**candidate.params).set_params(solver=solver).fit(*train)
+            losses = self._losses(number, lambda X: {"model": model.predict_proba(X)}, model.classes_)["model"]
             candidate.losses[number] = float(np.average(losses, weights=weight))
             if number == 0:
                 candidate.by_dyad = losses
@@ -364,9 +394,13 @@ class Search:
                 self.done += 1
                 if self.callback is not None:
                     self.callback(self.done, self.planned)
+
+        def marginals(X: Any) -> dict[str, Array]:
+            return {name: each.proba for name, each in model.marginals(X).items()}
+
+        by_marginals = self._losses(number, marginals, model.classes_)
         self.marginal_losses[number] = {
-            name: float(np.average(_held_out_losses(each.proba, y, model.classes_), weights=weight))
-            for name, each in model.marginals(X).items()
+            name: float(np.average(losses, weights=weight)) for name, losses in by_marginals.items()
         }
 
     def marginals(self) -> dict[str, float]:
@@ -383,7 +417,7 @@ class Search:
     def is_near_best(self, candidate: Candidate, errors: float = 1) -> bool:
         """Whether the log-loss on the first fold is near the least: by some standard errors, or a share of `NEAR`."""
         best = self.best
-        difference, error = metrics.paired_difference(candidate.by_dyad, best.by_dyad, self.part(0, 1)[2])
+        difference, error = metrics.paired_difference(candidate.by_dyad, best.by_dyad, self._weight(0))
         return difference <= max(errors * error, NEAR * best.losses[0])
 
     def results(self) -> tuple[dict[str, Any], int]:

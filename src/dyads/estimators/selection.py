@@ -5,6 +5,7 @@ import numbers
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -14,10 +15,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from dyads import metrics
 from dyads.data.codes import read_labels, text_order, values_of
+from dyads.data.dyads import narrow
 from dyads.data.features import SideInformation
 from dyads.data.observations import read_weight
 from dyads.data.split import RandomCells
-from dyads.data.store import Store
+from dyads.data.store import Pairs
 from dyads.engine import Engine
 from dyads.errors import (
     InputError,
@@ -28,7 +30,17 @@ from dyads.errors import (
 from dyads.estimators.kinds import LFLClassifier, LFLOrdinal
 from dyads.estimators.lfl import LFL
 from dyads.estimators.predictor import returned_table
-from dyads.estimators.search import BIAS_GRID, SIDE_GRID, Path, Search, read_data, shares_of, solver_for, vanishing_l2
+from dyads.estimators.search import (
+    BIAS_GRID,
+    SIDE_GRID,
+    Path,
+    Search,
+    batches_of,
+    read_data,
+    shares_of,
+    solver_for,
+    vanishing_l2,
+)
 from dyads.estimators.settings import BY_DATA, features_of, l2_of, solver_of, to_json
 from dyads.model.loss import Loss
 from dyads.model.objective import L2
@@ -50,7 +62,7 @@ REGIMES = {
 
 
 def evaluate(
-    model: Any, X: Any, y: Any, sample_weight: Any = None, *, row_features: Any = None, col_features: Any = None
+    model: Any, X: Any, y: Any = None, sample_weight: Any = None, *, row_features: Any = None, col_features: Any = None
 ) -> Any:
     """Evaluate a fitted model, and the marginals of its training data, by regime: a tidy table.
 
@@ -65,10 +77,21 @@ def evaluate(
 
     `model` : any fitted model with `predict_proba`, `predict` and `classes_`; without methods `support` and
     `marginals`, as of models of other libraries, the table has only the regime "all" and the predictor "model".
+    `X` : a table, or a store, which holds its labels and is read in batches.
     `row_features`, `col_features` : as for `predict_proba`.
     """
-    predictors = predictors_of(model, X, row_features, col_features)
-    return returned_table(model, by_regime(predictors, y, sample_weight, ordered=hasattr(model, "predict_mean")), X)
+    judged = evaluated(model, X, y, sample_weight, row_features, col_features)
+    return returned_table(model, judged.columns(), X)
+
+
+def evaluated(
+    model: Any, X: Any, y: Any = None, sample_weight: Any = None, row_features: Any = None, col_features: Any = None
+) -> "Evaluation":
+    """Judge a model on a table, or batch by batch on a store."""
+    judged = Evaluation(ordered=hasattr(model, "predict_mean"))
+    for lines, labels, weight in batches_of(X, y, sample_weight):
+        judged.add(predictors_of(model, lines, row_features, col_features), labels, weight)
+    return judged
 
 
 def predictors_of(model: Any, X: Any, row_features: Any = None, col_features: Any = None) -> dict[str, Predictions]:
@@ -80,31 +103,82 @@ def predictors_of(model: Any, X: Any, row_features: Any = None, col_features: An
     return {"model": predictions} | (model.marginals(X) if hasattr(model, "marginals") else {})
 
 
-def by_regime(
-    predictors: Mapping[str, Predictions], y: Any, sample_weight: Any = None, *, ordered: bool = False
-) -> dict[str, list[Any]]:
-    """Columns of the table of `evaluate`; without support, it has only the regime "all"."""
-    truth, weight, support = read_labels(y), read_weight(sample_weight), predictors["model"].support
-    if len(truth) != len(predictors["model"]):
-        n_dyads = len(predictors["model"])
-        raise InputError(f"Got {n_dyads} dyads but {len(truth)} labels: expected one label per dyad.")
-    regimes = {}
-    if support is not None:
-        regimes = {name: ((support > 0) == np.array(known)).all(axis=1) for name, known in REGIMES.items()}
-    regimes["all"] = np.ones(len(truth), np.bool_)
-    columns: dict[str, list[Any]] = {}
-    of_all: dict[str, dict[str, float]] = {}
-    for regime, chosen in regimes.items():
-        # The regime "all" is there even if there are no dyads.
-        for predictor, predictions in predictors.items() if chosen.any() or regime == "all" else ():
-            # If all dyads are of one regime, they are judged once.
-            figures = of_all.get(predictor) or _figures(predictions, truth, weight, chosen, ordered)
-            if chosen.all():
-                of_all[predictor] = figures
-            line = {"regime": regime, "predictor": predictor, "n": int(chosen.sum()), **figures}
-            for name, value in line.items():
-                columns.setdefault(name, []).append(value)
-    return columns
+class Evaluation:
+    """What predictors of the same dyads are worth, by regime; the dyads come in batches."""
+
+    def __init__(self, ordered: bool = False) -> None:
+        self.ordered = ordered
+        self.tallies: dict[str, dict[str, metrics.Tally]] = {}
+        self.differences: dict[str, metrics.Differences] = {}
+
+    def add(self, predictors: Mapping[str, Predictions], y: Any, sample_weight: Any = None) -> None:
+        """Add dyads; without support of the model, they have no regime but "all"."""
+        truth, weight, support = read_labels(y), read_weight(sample_weight), predictors["model"].support
+        if len(truth) != len(predictors["model"]):
+            n_dyads = len(predictors["model"])
+            raise InputError(f"Got {n_dyads} dyads but {len(truth)} labels: expected one label per dyad.")
+        regimes = {"all": np.ones(len(truth), np.bool_)}
+        if support is not None:
+            regimes = {name: ((support > 0) == np.array(known)).all(axis=1) for name, known in REGIMES.items()}
+        losses = {}
+        for name, predictions in predictors.items():
+            n_labels = len(predictions.classes)
+            self.tallies.setdefault("all", {}).setdefault(name, metrics.Tally(n_labels, self.ordered))
+            if not len(truth):
+                continue
+            values, is_label = _summands(predictions, truth, self.ordered)
+            losses[name] = values["log_loss"]
+            for regime, chosen in regimes.items():
+                if chosen.any():
+                    tally = self.tallies.setdefault(regime, {}).setdefault(name, metrics.Tally(n_labels, self.ordered))
+                    some = {field: summand[chosen] for field, summand in values.items()}
+                    share = None if weight is None else weight[chosen]
+                    tally.add(is_label[chosen], predictions.proba[chosen], some, share)
+        for name in losses.keys() - {"model"}:
+            self.differences.setdefault(name, metrics.Differences()).add(losses["model"], losses[name], weight)
+
+    def _by_regime(self) -> dict[str, dict[str, metrics.Tally]]:
+        """The tallies of each regime that occurs, in the order of `REGIMES`, and of all dyads."""
+        regimes = {name: self.tallies[name] for name in REGIMES if name in self.tallies}
+        if not regimes:
+            return {"all": self.tallies["all"]}
+        first = next(iter(regimes.values()))
+        if len(regimes) == 1:
+            # If all dyads are of one regime, they are counted once.
+            return regimes | {"all": first}
+        everything = {name: metrics.Tally(len(tally.levels), self.ordered) for name, tally in first.items()}
+        for tallies in regimes.values():
+            for name, tally in tallies.items():
+                everything[name].join(tally)
+        return regimes | {"all": everything}
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Columns of the table of `evaluate`."""
+        columns: dict[str, list[Any]] = {}
+        for regime, tallies in self._by_regime().items():
+            for predictor, tally in tallies.items():
+                line = {"regime": regime, "predictor": predictor, "n": tally.n, **tally.figures()}
+                for name, value in line.items():
+                    columns.setdefault(name, []).append(value)
+        return columns
+
+    def shortfall(self, model: Any) -> str:
+        """A sentence that says so if the model does not beat the best of the marginals in log-loss; empty if it does.
+
+        The model beats them if the mean of its log-loss minus theirs is below zero by more than two standard errors. Of
+        fewer than `FEWEST_TO_JUDGE` dyads nothing is said.
+        """
+        tallies = self._by_regime()["all"]
+        if tallies["model"].n < FEWEST_TO_JUDGE or not self.differences:
+            return ""
+        means = {name: tally.figures()["log_loss"] for name, tally in tallies.items()}
+        best = best_marginal(means)
+        difference, error = self.differences[best].mean_and_error
+        if difference < -2 * error:
+            return ""
+        size = "more" if difference > 2 * error else "not more"
+        noise = f"the difference of {difference:+.4f} is {size} than twice its standard error, {error:.4f}"
+        return shortfall_of(model, means, "these pairs", f" ({noise})")
 
 
 def turned(columns: Mapping[str, Sequence[Any]]) -> dict[str, tuple[int, dict[str, list[Any]]]]:
@@ -124,29 +198,19 @@ def turned(columns: Mapping[str, Sequence[Any]]) -> dict[str, tuple[int, dict[st
     return {"all": everything} | {regime: part for regime, part in tables.items() if part[0] < everything[0]}
 
 
-EVALUATED = ("log_loss", "brier_score", "classwise_ece", "auc", "accuracy")
-"""Metrics of `evaluate` for all labels, by the names of their functions; the first three take probabilities."""
-
-
-def _figures(
-    predictions: Predictions, truth: Array, weight: Array | None, chosen: Array, ordered: bool
-) -> dict[str, float]:
-    """The metrics of `evaluate` on the `chosen` dyads, by name (keys of `metrics.TITLES`)."""
-    classes, y, proba = predictions.classes, truth[chosen], predictions.proba[chosen]
-    labels, share = predictions.labels[chosen], None if weight is None else weight[chosen]
-    if not len(y) or (share is not None and not share.any()):
-        names = [*EVALUATED, *(("mean_absolute_error", "root_mean_squared_error") if ordered else ())]
-        return dict.fromkeys(names, np.nan)
-    figures = {name: getattr(metrics, name)(y, proba, classes, share) for name in EVALUATED[:3]}
-    several = len(np.unique(y)) > 1
-    figures["auc"] = metrics.auc(y, proba, classes, sample_weight=share) if several else np.nan
-    figures["accuracy"] = metrics.accuracy(y, labels, share)
+def _summands(predictions: Predictions, truth: Array, ordered: bool) -> tuple[dict[str, Array], Array]:
+    """What a `Tally` sums of each dyad, by name; and whether a dyad has a label (n, n_labels)."""
+    classes, labels = predictions.classes, predictions.labels
+    summands = {
+        "log_loss": metrics.log_losses(truth, predictions.proba, classes),
+        "brier_score": metrics.brier_scores(truth, predictions.proba, classes),
+        "accuracy": truth == labels,
+    }
     if ordered:
-        values = values_of(y, classes), values_of(labels, classes)
-        figures["mean_absolute_error"] = metrics.mean_absolute_error(*values, share)
-        mean = predictions.mean[chosen]
-        figures["root_mean_squared_error"] = metrics.root_mean_squared_error(values[0], mean, share)
-    return figures
+        value = values_of(truth, classes)
+        summands["mean_absolute_error"] = np.abs(value - values_of(labels, classes))
+        summands["mean_squared_error"] = (value - predictions.mean) ** 2
+    return summands, truth[:, None] == classes
 
 
 FEWEST_TO_JUDGE = 30
@@ -170,26 +234,6 @@ def _remedy(model: Any) -> str:
     if type(model).__name__ not in SEARCHES:
         return "Try other penalties (--l2, --l2-bias), or sample the posterior (--solver gibbs)."
     return "Choose the penalty by --cv, or sample the posterior (--solver gibbs)."
-
-
-def shortfall(model: Any, predictors: Mapping[str, Predictions], y: Any, sample_weight: Any = None) -> str:
-    """A sentence that says so if the model does not beat the best of the marginals in log-loss; empty if it does.
-
-    The model beats them if the mean of its log-loss minus theirs is below zero by more than two standard errors. Of
-    fewer than `FEWEST_TO_JUDGE` dyads nothing is said.
-    """
-    truth, weight = read_labels(y), read_weight(sample_weight)
-    losses = {name: metrics.log_losses(truth, each.proba, each.classes) for name, each in predictors.items()}
-    means = {name: float(np.average(loss, weights=weight)) for name, loss in losses.items()}
-    best = best_marginal(means)
-    if len(truth) < FEWEST_TO_JUDGE:
-        return ""
-    difference, error = metrics.paired_difference(losses["model"], losses[best], weight)
-    if difference < -2 * error or best == "model":
-        return ""
-    size = "more" if difference > 2 * error else "not more"
-    noise = f"the difference of {difference:+.4f} is {size} than twice its standard error, {error:.4f}"
-    return shortfall_of(model, means, "these pairs", f" ({noise})")
 
 
 def best_marginal(log_loss: Mapping[str, float]) -> str:
@@ -316,20 +360,25 @@ class _CV(LFL):
         template.check_params()
         if self.warm_start:
             raise InputError("Got warm_start=True: expected False, since a search starts from the data. Leave it out.")
-        if isinstance(X, Store):
-            raise InputError(
-                f"{type(self).__name__} got a store: expected a table. Use {self._plain.__name__}, which chooses its "
-                "penalty on a part of the store."
-            )
-        data = read_data(X, self._checked(y), sample_weight)
-        if self._ordered and template.order is None:
+        data = (X, None, None) if isinstance(X, Pairs) else read_data(X, self._checked(y), sample_weight)
+        if self._ordered and template.order is None and y is not None:
             template.order = text_order(y)
+        with closing(Search(template, data, self._folds(X, y), self.n_jobs, self.verbose, callback)) as search:
+            return self._searched(search, X, y, sample_weight)
+
+    def _folds(self, X: Any, y: Any) -> list[tuple[Array, Array]]:
+        """Positions of the dyads of each fold to train on and to judge on."""
         if isinstance(self.cv, numbers.Integral):
-            cv = RandomCells(int(self.cv), id_columns=template.id_columns)
+            folds = RandomCells(int(self.cv), id_columns=self.id_columns).split(X)
         else:
-            cv = check_cv(self.cv, read_labels(y), classifier=True)
-        folds = list(cv.split(data[0] if isinstance(cv, RandomCells) else X, read_labels(y)))
-        search = Search(template, data, folds, self.n_jobs, self.verbose, callback)
+            labels = X.labels if isinstance(X, Pairs) else read_labels(y)
+            folds = check_cv(self.cv, labels, classifier=True).split(X, labels)
+        n = len(X) if isinstance(X, Pairs) else len(read_labels(y))
+        return [(narrow(train, n), narrow(test, n)) for train, test in folds]
+
+    def _searched(self, search: Search, X: Any, y: Any, sample_weight: Any) -> Self:
+        """Search, fit with the best parameters, and become that model."""
+        template, data, folds = search.template, search.data, search.folds
         paths, side = self._paths(search)
         search.planned = (sum(path.n_fits for path in paths) + (0 if side is None else side.n_fits)) * len(folds)
         search.judge(paths)
@@ -401,7 +450,7 @@ class _CV(LFL):
         return paths, Path({}, "l2__side", SIDE_GRID, True) if used else None
 
     def _has_features(self, model: Any, table: Any) -> bool:
-        return features_of(model.features).of_ids or len(table) > model._n_id_columns
+        return features_of(model.features).of_ids or (not isinstance(table, Pairs) and len(table) > model._n_id_columns)
 
     def _penalty_of(self, model: Any) -> str | None:
         """The penalty whose path is searched: on latent weights; on biases at rank 0; None if neither applies."""

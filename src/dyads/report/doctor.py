@@ -12,8 +12,11 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from dyads.data.codes import Vocabulary, encode_labels
-from dyads.data.observations import read_id_columns
+from dyads.data.dyads import Dyads, chunks
+from dyads.data.observations import read_id_columns, refuse_labels_beside
 from dyads.data.split import RandomCells
+from dyads.data.store import Pairs
+from dyads.engine.orders import sorted_parts
 from dyads.errors import NotConvergedWarning, UnknownIdWarning, VanishedWarning, counted
 from dyads.estimators.kinds import LFLClassifier, LFLOrdinal
 from dyads.estimators.selection import predictors_of
@@ -75,45 +78,48 @@ class Examined:
     checked: dict[str, Any]
 
 
-def examine(X: Any, y: Any) -> Examined:
-    """Examine a table X of row ids and column ids, and its labels y."""
-    (row_ids, row_name), (col_ids, col_name) = read_id_columns(X, (None, None))
-    rows, row = Vocabulary.of(row_ids, row_name)
-    cols, col = Vocabulary.of(col_ids, col_name)
-    classes, label = encode_labels(y, at_least=1)
-    n, shares = len(label), np.bincount(label) / len(label)
+def examine(X: Any, y: Any = None) -> Examined:
+    """Examine a table X of row ids and column ids, and its labels y; or a store, which holds them."""
+    if isinstance(X, Pairs):
+        refuse_labels_beside(y, None)
+    pairs = X if isinstance(X, Pairs) else _coded(X, y)
+    dyads, rows, cols, classes = pairs.dyads, pairs.rows, pairs.cols, pairs.classes
+    n, shares = len(dyads), _counts(dyads.label, len(classes)) / len(dyads)
+    by_row, by_col = _counts(dyads.row, len(rows)), _counts(dyads.col, len(cols))
+    n_cells, n_labelled = _n_distinct(dyads)
     facts: dict[str, Any] = {
         "pairs": n,
-        "rows": {"column": row_name, "ids": len(rows), "labels of an id": _count_range(row)},
-        "columns": {"column": col_name, "ids": len(cols), "labels of an id": _count_range(col)},
-        "filled": _n_cells(row, col) / (len(rows) * len(cols)),
+        "rows": {"column": rows.name, "ids": len(rows), "labels of an id": _count_range(by_row)},
+        "columns": {"column": cols.name, "ids": len(cols), "labels of an id": _count_range(by_col)},
+        "filled": n_cells / (len(rows) * len(cols) * dyads.n_relations),
         "labels": dict(zip(classes.tolist(), shares.tolist(), strict=True)),
     }
-    findings = [*_repeated(row, col, label), *_clashes(rows), *_clashes(cols), *_skew(classes, shares)]
-    for vocabulary, codes in ((rows, row), (cols, col)):
-        counts = np.bincount(codes)
+    findings = [*_repeated(n, n_cells, n_labelled), *_clashes(rows), *_clashes(cols), *_skew(classes, shares)]
+    for vocabulary, counts in ((rows, by_row), (cols, by_col)):
         cold = (counts < FEW_LABELS).mean()
         if cold > COLD_SHARE:
             findings.append(
                 f"{cold:.0%} of the ids of {vocabulary.name!r} have fewer than {FEW_LABELS} labels: features of these "
                 "ids would help most."
             )
-    n_parts, part = _parts(row, col, len(rows), len(cols))
+    n_parts, part = _parts(dyads)
     facts["connected parts"] = n_parts
     if n_parts > 1:
-        largest = np.bincount(part[row]).max() / n
+        largest = np.bincount(part[: len(rows)], by_row).max() / n
         findings.append(
             f"The pairs form {n_parts} connected parts, which share no ids; the largest has {largest:.1%} of all "
             "pairs. Between parts, only biases and features are informative."
         )
     if len(classes) < 2:
         return Examined(facts, findings, None, {})
+    if dyads.relation is not None:
+        # Candidates of a model without relations would say nothing about one with them.
+        return Examined(facts, findings, "--kind relational", {})
     ordered = len(classes) > 2 and classes.dtype.kind in "iuf"
     kind = f"--kind {'ordinal' if ordered else 'nominal'}"
     if n < FEWEST_PAIRS:
         return Examined(facts, findings, kind, {})
-    labels, estimator = (classes[label], LFLOrdinal) if ordered else (label, LFLClassifier)
-    trial = _Trial({row_name: row, col_name: col}, labels, estimator)
+    trial = _Trial(pairs, LFLOrdinal if ordered else LFLClassifier)
     if not trial.folds:
         return Examined(facts, findings, kind, {})
     options = trial.search()
@@ -121,26 +127,51 @@ def examine(X: Any, y: Any) -> Examined:
     return Examined(facts, findings, f"{kind} {options}".strip(), trial.figures())
 
 
-def _count_range(codes: Array) -> dict[str, float]:
-    low, middle, high = np.quantile(np.bincount(codes), [0, 0.5, 1]).tolist()
+def _coded(X: Any, y: Any) -> Pairs:
+    """The pairs of a table."""
+    (row_ids, row_name), (col_ids, col_name) = read_id_columns(X, (None, None))
+    rows, row = Vocabulary.of(row_ids, row_name)
+    cols, col = Vocabulary.of(col_ids, col_name)
+    classes, label = encode_labels(y, at_least=1)
+    dyads = Dyads(row, col, label, None, len(rows), len(cols), len(classes))
+    return Pairs({"row": row_name, "col": col_name, "label": "label"}, rows, cols, None, classes, dyads)
+
+
+def _counts(codes: Array, n: int) -> Array:
+    """Number of pairs of each code (n,)."""
+    counts = np.zeros(n, np.int64)
+    for some in chunks(len(codes)):
+        counts += np.bincount(codes[some], minlength=n)
+    return counts
+
+
+def _count_range(counts: Array) -> dict[str, float]:
+    low, middle, high = np.quantile(counts, [0, 0.5, 1]).tolist()
     return {"least": int(low), "median": middle, "most": int(high)}
 
 
-def _n_cells(row: Array, col: Array) -> int:
-    """Number of distinct pairs."""
-    return len(np.unique(row.astype(np.int64) * (int(col.max()) + 1) + col))
+def _n_distinct(dyads: Dyads) -> tuple[int, int]:
+    """Number of distinct pairs, and of pairs with a label. They are counted for some rows at a time."""
+    n_cells = n_labelled = 0
+    for positions in sorted_parts(dyads.row, None, dyads.n_rows):
+        cell = dyads.row[positions].astype(np.int64) * dyads.n_cols + dyads.col[positions]
+        if dyads.relation is not None:
+            cell = cell * dyads.n_relations + dyads.relation[positions]
+        distinct, cell = np.unique(cell, return_inverse=True)
+        n_cells += len(distinct)
+        n_labelled += len(np.unique(cell * dyads.n_labels + dyads.label[positions]))
+    return n_cells, n_labelled
 
 
-def _repeated(row: Array, col: Array, label: Array) -> list[str]:
+def _repeated(n: int, n_cells: int, n_labelled: int) -> list[str]:
     """Report repeated pairs, with the same or with another label."""
-    n_cells = _n_cells(row, col)
-    n_repeated = len(row) - n_cells
+    n_repeated = n - n_cells
     if not n_repeated:
         return []
-    n_other = len(np.unique(np.column_stack([row, col, label]), axis=0)) - n_cells
     return [
-        f"{counted(n_repeated, 'line')} {'repeats' if n_repeated == 1 else 'repeat'} an earlier pair ({n_other:,} with "
-        "another label): each line counts as an observation. Remove those that are mistakes."
+        f"{counted(n_repeated, 'line')} {'repeats' if n_repeated == 1 else 'repeat'} an earlier pair "
+        f"({n_labelled - n_cells:,} with another label): each line counts as an observation. Remove those that are "
+        "mistakes."
     ]
 
 
@@ -183,10 +214,17 @@ def _skew(classes: Array, shares: Array) -> list[str]:
     return findings
 
 
-def _parts(row: Array, col: Array, n_rows: int, n_cols: int) -> tuple[int, Array]:
-    """Number of connected components of the graph of pairs, and the component of each row and column."""
-    graph = coo_array((np.ones(len(row)), (row, n_rows + col)), shape=(n_rows + n_cols, n_rows + n_cols))
-    n_parts, part = connected_components(graph, directed=False)
+def _parts(dyads: Dyads) -> tuple[int, Array]:
+    """Number of connected components of the graph of pairs, and the component of each row and column.
+
+    Pairs are added some at a time, as edges between the components so far.
+    """
+    n_parts, part = dyads.n_rows + dyads.n_cols, np.arange(dyads.n_rows + dyads.n_cols)
+    for some in chunks(len(dyads)):
+        edges = part[dyads.row[some]], part[dyads.n_rows + dyads.col[some]]
+        graph = coo_array((np.ones(len(edges[0]), np.int8), edges), shape=(n_parts, n_parts))
+        n_parts, joined = connected_components(graph, directed=False)
+        part = joined[part]
     return int(n_parts), part
 
 
@@ -199,15 +237,17 @@ class _Trial:
     marginals : the same of the marginals, by name
     """
 
-    def __init__(self, X: dict[str, Array], y: Array, kind: type[LFLOrdinal | LFLClassifier]) -> None:
-        n, n_labels = len(y), len(np.unique(y))
+    def __init__(self, pairs: Pairs, kind: type[LFLOrdinal | LFLClassifier]) -> None:
+        dyads, n, n_labels = pairs.dyads, len(pairs), len(pairs.classes)
         self.is_sample = n * n_labels > LARGE
         if self.is_sample:
-            row = next(iter(X.values()))
-            n_rows = int(row.max()) + 1
-            n_taken = max(2, n_rows * SAMPLE // (n * n_labels))
-            some = np.isin(row, np.random.default_rng(0).permutation(n_rows)[:n_taken])
-            X, y = {name: column[some] for name, column in X.items()}, y[some]
+            chosen = np.zeros(dyads.n_rows, np.bool_)
+            n_taken = max(2, dyads.n_rows * SAMPLE // (n * n_labels))
+            chosen[np.random.default_rng(0).permutation(dyads.n_rows)[:n_taken]] = True
+            some = [part.start + np.flatnonzero(chosen[dyads.row[part]]) for part in chunks(n)]
+            dyads = dyads.take(np.concatenate(some))
+        X = {pairs.rows.name: dyads.row, pairs.cols.name: dyads.col}
+        y = pairs.classes[dyads.label] if kind is LFLOrdinal else dyads.label
         self.X, self.y, self.kind = X, y, kind
         self.folds = []
         is_small = n * n_labels <= SMALL

@@ -26,7 +26,7 @@ from dyads.data.observations import read_weight
 from dyads.data.tables import named_arrays, named_values
 from dyads.errors import InputError, UnknownIdWarning, counted
 from dyads.estimators.ranking import evaluate_ranking
-from dyads.estimators.selection import by_regime, predictors_of, shortfall, turned
+from dyads.estimators.selection import Evaluation, predictors_of, turned
 from dyads.report import pictures
 from dyads.trained.predictions import Predictions
 
@@ -166,13 +166,15 @@ def _metrics(model: Any, predictors: dict[str, Predictions], truth: Array, weigh
 
     In the first, metrics that are means over pairs have 90% intervals, and a sentence says if marginals do as well.
     """
-    tables = turned(by_regime(predictors, truth, weight, ordered=hasattr(model, "predict_mean")))
+    judged = Evaluation(ordered=hasattr(model, "predict_mean"))
+    judged.add(predictors, truth, weight)
+    tables = turned(judged.columns())
     _, figures = tables.pop("all")
     losses = _losses(model, predictors, truth)
     intervals = {metrics.TITLES[name]: _interval(loss, weight) for name, loss in losses.items()}
     rows = [[title, ours + intervals.get(title, ""), *others] for title, ours, *others in _written(figures)]
     _, first, *marginals = figures
-    sentence = shortfall(model, predictors, truth, weight)
+    sentence = judged.shortfall(model)
     section = _rows(["metric", f"{first} (90% interval)", *marginals], rows)
     regimes = [
         f"<h3>{html.escape(regime)}: {counted(n, 'pair')}</h3>{_rows(list(columns), _written(columns))}"
