@@ -186,6 +186,54 @@ def test_a_store_is_described_split_fitted_and_judged(run, here, monkeypatch):
         assert says in " ".join(err.split())
 
 
+class Interrupts:
+    """A fit that Ctrl-C stops before it begins, after some others."""
+
+    def __init__(self, after):
+        self.left, self.fit = after, dyads.LFLOrdinal.fit
+
+    def __get__(self, model, kind=None):
+        def fit(*arguments, **named):
+            self.left -= 1
+            if self.left < 0:
+                raise KeyboardInterrupt
+            return self.fit(model, *arguments, **named)
+
+        return fit
+
+
+def test_a_search_that_is_interrupted_goes_on_with_the_same_command(run, here, monkeypatch):
+    rng = np.random.default_rng(0)
+    user, item = rng.integers(0, 12, 400), rng.integers(0, 10, 400)
+    pd.DataFrame({"user": user, "item": item, "label": 1 + (user + item) % 3}).to_csv("ratings.csv", index=False)
+    command = ["fit", "ratings.csv", "--kind", "ordinal", "--rank", "1", "--solver", "sgd", "--cv"]
+    seeded = [*command, "--random-state", "0"]
+    assert run(*seeded, "-o", "whole.dyads")[0] == 0
+    assert not (here / "whole.dyads.checkpoint").exists()
+
+    def interrupted(*arguments):
+        with monkeypatch.context() as patched:
+            patched.setattr(dyads.LFLOrdinal, "fit", Interrupts(4))
+            code, _, err = run(*arguments)
+        assert code, err
+        return " ".join(err.split())
+
+    assert "Stopped. The state of the fit is in m.dyads.checkpoint" in interrupted(*seeded, "-o", "m.dyads")
+    code, _, err = run(*command, "-o", "m.dyads")
+    assert code == 0, err
+    assert "Resumed after 3 fits, from m.dyads.checkpoint." in " ".join(err.split())
+    whole, again = (dyads.load(name).record_.draws[0].theta for name in ("whole.dyads", "m.dyads"))
+    np.testing.assert_array_equal(whole, again)
+    assert not list(here.glob("m.dyads.*")), "the state is removed at the end"
+
+    interrupted(*seeded, "-o", "n.dyads")
+    code, _, err = run(*command, "--random-state", "1", "-o", "n.dyads")
+    assert (code, "starting over" in " ".join(err.split())) == (0, True)
+    interrupted(*seeded, "-o", "o.dyads", "--checkpoint", "kept")
+    code, _, err = run(*command, "--random-state", "1", "-o", "o.dyads", "--checkpoint", "kept")
+    assert (code, "is of a fit with another random_state" in " ".join(err.split())) == (1, True)
+
+
 def test_every_other_command(run, files):
     code, out, _ = run("evaluate", "model.dyads", "test.csv", "--label", "rating", "--json")
     lines = {(line["regime"], line["predictor"]): line for line in json.loads(out)}

@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 import dyads
-from dyads import LBFGS, SGD, Gibbs, LFLLink, LFLOrdinal, Newton, SideInformation
-from dyads.errors import InputError, ModelFileError
+from dyads import LBFGS, SGD, Gibbs, LFLClassifierCV, LFLLink, LFLOrdinal, LFLOrdinalCV, Newton, SideInformation
+from dyads.errors import CheckpointError, InputError, ModelFileError
 from dyads.learn import checkpoint
 from shop import WITH, X, Y
 
@@ -87,6 +87,87 @@ def test_a_fit_that_a_callback_stops_goes_on_from_there(tmp_path):
     assert steps == [4, 5, 6, 7, 8, 9], "from the state after the third"
 
 
+@pytest.mark.parametrize("name", ["sgd", "gibbs"])
+def test_another_seed_is_refused_and_none_goes_on(name, tmp_path):
+    path = tmp_path / "fit"
+    with pytest.raises(KeyboardInterrupt):
+        FITS[name]().fit(X, STARS, callback=Stop(3), checkpoint=path)
+    with pytest.raises(CheckpointError, match="another random_state: expected the same, or none"):
+        FITS[name]().set_params(random_state=1).fit(X, STARS, checkpoint=path)
+    for state in (0, None, np.random.RandomState(5)):
+        again = FITS[name]().set_params(random_state=state).fit(X, STARS, checkpoint=path)
+        assert again.objective_ == FITS[name]().fit(X, STARS).objective_
+
+
+SEARCHES = {
+    "default": lambda: LFLOrdinalCV(1, solver=SGD(max_iter=3), cv=2, random_state=0),
+    "a grid with features": lambda: LFLClassifierCV(
+        grid={"rank": [0, 2], "l2__latent": [0.3, 3.0]}, solver=SGD(3), features=WITH["features"], random_state=0
+    ),
+}
+
+
+class StopSearch(Stop):
+    def __call__(self, done, planned):
+        super().__call__(done)
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_a_search_that_is_interrupted_again_and_again_ends_in_the_same_model(name, tmp_path, monkeypatch):
+    whole, path = SEARCHES[name]().fit(X, STARS), tmp_path / "search"
+    for n_interrupts in range(60):
+        model = SEARCHES[name]()
+        if n_interrupts:
+            model.set_params(random_state=None)
+        try:
+            model.fit(X, STARS, callback=StopSearch(1 + n_interrupts % 3), checkpoint=path)
+            break
+        except KeyboardInterrupt:
+            continue
+    assert n_interrupts > 2, "it was interrupted"
+    np.testing.assert_array_equal(model.record_.draws[0].theta, whole.record_.draws[0].theta)
+    assert model.best_params_ == whole.best_params_
+    for field, values in whole.cv_results_.items():
+        np.testing.assert_array_equal(model.cv_results_[field], values)
+    assert model.held_out_ == whole.held_out_
+    # Nothing is left to do: no fit of the search is made again, and the last one ends at once.
+    monkeypatch.setattr("dyads.estimators.selection.vanishing_l2", None)
+    done = SEARCHES[name]().fit(X, STARS, callback=StopSearch(1), checkpoint=path)
+    np.testing.assert_array_equal(done.record_.draws[0].theta, whole.record_.draws[0].theta)
+
+
+def test_a_search_goes_on_with_its_own_data_and_settings_alone(tmp_path):
+    path = tmp_path / "search"
+    with pytest.raises(KeyboardInterrupt):
+        SEARCHES["default"]().fit(X, STARS, callback=StopSearch(2), checkpoint=path)
+    others = [{"rank": 2}, {"grid": {"l2__latent": [1.0]}}, {"cv": 3}, {"solver": SGD(max_iter=4)}]
+    for parameters in others:
+        with pytest.raises(CheckpointError, match="belongs to other data or another model"):
+            SEARCHES["default"]().set_params(**parameters).fit(X, STARS, checkpoint=path)
+    with pytest.raises(CheckpointError, match="belongs to other data"):
+        SEARCHES["default"]().fit(X, STARS[::-1], checkpoint=path)
+    with pytest.raises(CheckpointError, match="another random_state"):
+        SEARCHES["default"]().set_params(random_state=1).fit(X, STARS, checkpoint=path)
+    with pytest.raises(InputError, match="expected two of them"):
+        LFLOrdinalCV(1, l2=1.0, solver="gibbs", early_stopping=0.2).fit(X, STARS, checkpoint=path)
+    with pytest.raises(ModelFileError):
+        FITS["sgd"]().fit(X, STARS, checkpoint=path)
+    for change in (
+        lambda about: about.update(losses={"a": "b"}),
+        lambda about: about.update(values={}),
+        lambda about: about.pop("marginals"),
+        lambda about: about["losses"].popitem(),
+    ):
+        whole = path.read_bytes()
+        _forged(path, change, parts=False)
+        with pytest.raises(ModelFileError, match="start over"):
+            SEARCHES["default"]().fit(X, STARS, checkpoint=path)
+        path.write_bytes(whole)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ModelFileError, match="delete it to start over"):
+        SEARCHES["default"]().fit(X, STARS, checkpoint=path)
+
+
 KILLED = """
 import sys, numpy as np
 import dyads
@@ -101,14 +182,18 @@ solvers = {
     "gibbs": dyads.Gibbs(sweeps=40),
 }
 l2 = None if sys.argv[1] == "gibbs" else 5.0
-model = dyads.LFLOrdinal(3, l2=l2, solver=solvers[sys.argv[1]], random_state=0, engine=dyads.CPU(1))
+model = dyads.LFLOrdinal(3, l2=l2, solver=solvers.get(sys.argv[1]), random_state=0, engine=dyads.CPU(1))
+told = lambda step: print(step.iteration, flush=True)
+if sys.argv[1] == "search":
+    model = dyads.LFLOrdinalCV(3, solver=dyads.SGD(max_iter=10), random_state=0, engine=dyads.CPU(1))
+    told = lambda done, planned: print(done, flush=True)
 print("ready", flush=True)
-model.fit(X, y, callback=lambda step: print(step.iteration, flush=True), checkpoint=sys.argv[2]).save(sys.argv[3])
+model.fit(X, y, callback=told, checkpoint=sys.argv[2]).save(sys.argv[3])
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("solver", ["sgd", "newton", "lbfgs", "gibbs"])
+@pytest.mark.parametrize("solver", ["sgd", "newton", "lbfgs", "gibbs", "search"])
 def test_kills_change_nothing(solver, tmp_path):
     """SIGKILL at ten random moments of a fit, each of which goes on from the last checkpoint."""
 
@@ -155,15 +240,15 @@ def test_a_checkpoint_of_another_fit_or_a_damaged_one_is_refused(tmp_path):
         FITS["sgd"]().fit(X, STARS, checkpoint=path)
 
 
-def _forged(path, change):
+def _forged(path, change, parts=True):
     """Change the manifest of a checkpoint."""
     with zipfile.ZipFile(path) as archive:
-        parts = {name: archive.read(name) for name in archive.namelist()}
-    manifest = json.loads(parts["manifest.json"])
-    change(manifest["about"]["parts"])
-    parts["manifest.json"] = json.dumps(manifest).encode()
+        files = {name: archive.read(name) for name in archive.namelist()}
+    manifest = json.loads(files["manifest.json"])
+    change(manifest["about"]["parts"] if parts else manifest["about"])
+    files["manifest.json"] = json.dumps(manifest).encode()
     with zipfile.ZipFile(path, "w") as archive:
-        for name, part in parts.items():
+        for name, part in files.items():
             archive.writestr(name, part)
 
 
@@ -197,5 +282,5 @@ def test_several_links_are_resumed_after_the_last_that_was_done(tmp_path):
     whole = LFLLink(1, random_state=0).fit(pairs, y)
     with pytest.raises(KeyboardInterrupt):
         LFLLink(1, random_state=0).fit(pairs, y, callback=Stop(60), checkpoint=tmp_path / "fit")
-    again = LFLLink(1, random_state=3).fit(pairs, y, checkpoint=tmp_path / "fit")
+    again = LFLLink(1).fit(pairs, y, checkpoint=tmp_path / "fit")
     np.testing.assert_array_equal(again.predict_proba(pairs), whole.predict_proba(pairs))

@@ -179,11 +179,9 @@ def fit(
     for name in chosen & settings.keys() if cv else ():
         option = name.replace("__", "-")
         raise Usage(f"--cv chooses the penalty and cannot be combined with --{option}: give only one of them.")
-    if cv and checkpoint is not None:
-        raise Usage("--checkpoint is for a single fit, and --cv runs many: give only one of them.")
     state = checkpoint
     # The checkpoint of chains does not hold the running averages of early stopping.
-    if checkpoint is None and not cv and not (settings.get("early_stopping") and settings.get("solver") == "gibbs"):
+    if checkpoint is None and not (settings.get("early_stopping") and settings.get("solver") == "gibbs"):
         state = output.with_name(f"{output.name}.checkpoint")
     model: Any = (SEARCHES if cv else ESTIMATORS)[ESTIMATOR_OF[kind]]()
     try:
@@ -220,44 +218,46 @@ def fit(
             model.set_params(**{name: read_features(path, key)})
     began, interrupt = time.perf_counter(), None
     with console.warned():
-        if cv:
-            with console.bar("Cross-validation") as update:
-                model.fit(X, y, sample_weight, callback=lambda done, planned: update(done, planned, ""))
-        else:
-            with console.bar("Fitting") as update, _checkpointed(state, beside=checkpoint is None) as resumed:
+        name = "Cross-validation" if cv else "Fitting"
+        with console.bar(name) as update, _checkpointed(state, beside=checkpoint is None) as resumed:
 
-                def callback(step: Any) -> None:
-                    resumed(step)
-                    known = not math.isnan(step.left)
-                    end = step.seconds + step.left if known else None
-                    left = f", {step.left:.0f} s left" if known else ""
-                    update(step.seconds, end, f"iteration {step.iteration}, objective {step.objective:,.0f}{left}")
+            def count_fits(done: int, planned: int) -> None:
+                resumed(done, "fit")
+                update(done, planned, "")
 
-                given_pairs = (X, y, sample_weight, None, callback, state, population_weight)
+            def callback(step: Any) -> None:
+                resumed(step.iteration, "iteration")
+                known = not math.isnan(step.left)
+                end = step.seconds + step.left if known else None
+                left = f", {step.left:.0f} s left" if known else ""
+                update(step.seconds, end, f"iteration {step.iteration}, objective {step.objective:,.0f}{left}")
+
+            plain = (X, y, sample_weight, None, callback, state, population_weight)
+            arguments = (X, y, sample_weight, count_fits, state) if cv else plain
+            try:
                 try:
-                    try:
-                        model.fit(*given_pairs)
-                    except CheckpointError:
-                        if checkpoint is not None or state is None:
-                            raise
-                        console.say(f"The state in {state} is of another fit: starting over.")
-                        state.unlink()
-                        model.fit(*given_pairs)
-                except KeyboardInterrupt as stopped:
-                    if checkpoint is not None or not hasattr(model, "record_"):
+                    model.fit(*arguments)
+                except CheckpointError:
+                    if checkpoint is not None or state is None:
                         raise
-                    interrupt = stopped
-                except DivergenceError:
-                    if checkpoint is None and state is not None:
-                        state.unlink(missing_ok=True)
+                    console.say(f"The state in {state} is of another fit: starting over.")
+                    _remove(state)
+                    model.fit(*arguments)
+            except KeyboardInterrupt as stopped:
+                if checkpoint is not None or not hasattr(model, "record_"):
                     raise
+                interrupt = stopped
+            except DivergenceError:
+                if checkpoint is None:
+                    _remove(state)
+                raise
         dialect = {name: value for name, value in given_dialect().get_params().items() if value is not None}
         model.trained_on_ |= {"label": label, "weight": weight, "dialect": dialect}
         if negatives:
             model.trained_on_ |= {"negatives": str(negatives), "rate": rate if negatives == "all" else rate or 5.0}
         model.save(output)
-    if interrupt is None and checkpoint is None and state is not None:
-        state.unlink(missing_ok=True)
+    if interrupt is None and checkpoint is None:
+        _remove(state)
     if interrupt is not None:
         raise KeyboardInterrupt(
             f"Stopped after {model.n_iter_} iterations. Wrote the model so far to {output}"
@@ -809,18 +809,27 @@ def register(app: typer.Typer) -> None:
     app.command()(console.guarded()(info))
 
 
+def _remove(state: Path | None) -> None:
+    """Remove the state of a fit, and of the last fit of a search."""
+    from dyads.estimators.selection import final_checkpoint
+
+    if state is not None:
+        state.unlink(missing_ok=True)
+        Path(final_checkpoint(state)).unlink(missing_ok=True)
+
+
 @contextmanager
-def _checkpointed(path: Path | None, beside: bool) -> Iterator[Callable[[Any], None]]:
+def _checkpointed(path: Path | None, beside: bool) -> Iterator[Callable[[int, str], None]]:
     """Say on Ctrl-C that the fit can be resumed. Yields a function that says from where, at its first step.
 
     `beside` : whether the file lies beside the model because no other was named.
     """
     existed, first, told = path is not None and path.exists(), True, False
 
-    def resumed(step: Any) -> None:
+    def resumed(number: int, what: str) -> None:
         nonlocal first, told
         if first and existed:
-            console.say(f"Resumed after {counted(step.iteration - 1, 'iteration')}, from {path}.")
+            console.say(f"Resumed after {counted(number - 1, what)}, from {path}.")
         if beside and not existed and not told and path is not None and path.exists():
             console.say(f"The state of the fit is kept in {path}: if it is interrupted, the same command goes on.")
             told = True

@@ -1,6 +1,7 @@
 """Training of the LFL estimators: parameters and tables -> a `Record`, without numerics of its own."""
 
 import logging
+import numbers
 import os
 import warnings
 from collections.abc import Iterator, Sequence
@@ -49,7 +50,7 @@ from dyads.estimators.settings import (
     random_state_of,
     solver_of,
 )
-from dyads.learn.checkpoint import FitState, fingerprint_of
+from dyads.learn.checkpoint import FitState, check_seed, fingerprint_of
 from dyads.learn.sampling import can_sample, sample
 from dyads.learn.training import (
     TRACED,
@@ -181,9 +182,9 @@ class LFL(Predictor):
         checkpoint : path, default None
             A file that the state of the fit is written to every minute, when it is interrupted, and at the end. If it
             exists, a fit of the same model to the same data resumes from it, and the result is that of an uninterrupted
-            fit, bit for bit: it keeps the seed it started with, whatever `random_state`. Chains with more than `sweeps`
-            sweeps are kept as they are, with a warning. L-BFGS then begins afresh every 50 iterations, interrupted or
-            not, since its own state cannot be saved.
+            fit, bit for bit. It keeps the seed it started with: another `random_state` is refused. Chains with more
+            than `sweeps` sweeps are kept as they are, with a warning. L-BFGS then begins afresh every 50 iterations,
+            interrupted or not, since its own state cannot be saved.
         population_weight : (n,) positive numbers, default all one
             Number of dyads that each dyad stands for, if labels were sampled at different rates, such as non-links by
             `dyads.pairs_from_positives`. The model is trained on the dyads as they are, and then its label bias is
@@ -216,8 +217,11 @@ class LFL(Predictor):
             parts = replace(parts, strengths=strengths)
             objective = parts.objective(known)
         before = self.record_.best_model if self.warm_start and hasattr(self, "record_") else None
-        rng = random_state_of(self.random_state)
-        seeds = kept.get("seeds") or [int(rng.randint(2**31 - 1)) for _ in range(n_models)]
+        rng, seed_is_given = random_state_of(self.random_state), isinstance(self.random_state, numbers.Integral)
+        seeds = [int(rng.randint(2**31 - 1)) for _ in range(n_models)]
+        if kept and seed_is_given:
+            check_seed(checkpoint, kept["seeds"], seeds)
+        seeds = kept.get("seeds", seeds)
         state.save("settings", {"seeds": seeds, "strengths": parts.strengths})
         with _logged(self.verbose, callback) as monitored:
             run = FitRun(
@@ -229,6 +233,7 @@ class LFL(Predictor):
                 side_training=features_of(self.features).training,
                 start=None if before is None else self._warm_start(before, parts, known),
                 callback=monitored,
+                seed_is_given=seed_is_given,
             )
             if solver.samples:
                 _warn_of_weights(observed.dyads)

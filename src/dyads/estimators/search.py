@@ -1,5 +1,6 @@
 """The search for penalties: candidates are judged by their log-loss on held-out dyads."""
 
+import hashlib
 import itertools
 import logging
 import math
@@ -22,8 +23,9 @@ from dyads.data.dyads import Dyads, chunks
 from dyads.data.observations import read_weight, refuse_labels_beside
 from dyads.data.store import Pairs, discard
 from dyads.data.tables import named_values, read_column, read_feature
-from dyads.errors import NotConvergedWarning, UnknownIdWarning, VanishedWarning, WeightWarning
+from dyads.errors import CheckpointError, NotConvergedWarning, UnknownIdWarning, VanishedWarning, WeightWarning
 from dyads.estimators.settings import l2_of, solver_of
+from dyads.learn.checkpoint import SearchState
 from dyads.learn.training import point_solver
 from dyads.model.objective import L2
 from dyads.model.structure import STRUCTURES, is_undirected
@@ -285,6 +287,9 @@ class Search:
     All candidates are judged on the first fold, and the best of them, if not clearly worse than the first, on all
     folds. Candidates of a path that are fitted one after the other start from each other (warm start), except the
     coarse steps of a refined path. Every fold is fitted by the solver of a fit to all data.
+
+    `state` : what was judged before, which is not done again; candidates that start from each other are judged again
+    unless all of them were.
     """
 
     def __init__(
@@ -295,7 +300,9 @@ class Search:
         n_jobs: int | None = None,
         verbose: int = 0,
         callback: Callable[[int, int], Any] | None = None,
+        state: SearchState | None = None,
     ) -> None:
+        self.state = SearchState.none() if state is None else state
         self.callback, self.done, self.planned, self.lock = callback, 0, 0, threading.Lock()
         self.template, self.data, self.folds, self.n_jobs, self.verbose = template, data, folds, n_jobs, verbose
         self.candidates: list[Candidate] = []
@@ -378,30 +385,58 @@ class Search:
 
     def _fold(self, candidates: list[Candidate], solver: Any, number: int) -> None:
         """Judge candidates of a path on one fold."""
+        keys = [_key(candidates[: i + 1], solver, number) for i in range(len(candidates))]
+        if self._restored(candidates, keys, number):
+            return
         train, weight = self.part(number, 0), self._weight(number)
         # Penalties of a mean of models are chosen for one of them, which can start from another.
         model = clone(self.template).set_params(warm_start=True, n_models=1)
         if model.unknown in ("raise", "nan"):
             # An id may have no labels in the training part of a fold: the policy for unknown ids is not meant for it.
             model.set_params(unknown="prior")
-        for candidate in candidates:
+        for key, candidate in zip(keys, candidates, strict=True):
             model.set_params(**candidate.params).set_params(solver=solver).fit(*train)
             losses = self._losses(number, lambda X: {"model": model.predict_proba(X)}, model.classes_)["model"]
             candidate.losses[number] = float(np.average(losses, weights=weight))
             if number == 0:
                 candidate.by_dyad = losses
+            if number not in self.marginal_losses:
+                self.marginal_losses[number] = self._of_marginals(model, number)
             with self.lock:
                 self.done += 1
+                self.state.losses[key] = candidate.losses[number]
+                self.state.by_dyad |= {key: losses} if number == 0 else {}
+                self.state.marginals[str(number)] = self.marginal_losses[number]
+                self.state.save()
                 if self.callback is not None:
                     self.callback(self.done, self.planned)
 
-        def marginals(X: Any) -> dict[str, Array]:
+    def _restored(self, candidates: list[Candidate], keys: list[str], number: int) -> bool:
+        """Whether all candidates were judged on a fold before; they then get what was found."""
+        state = self.state
+        if not (state.losses.keys() >= set(keys) and str(number) in state.marginals):
+            return False
+        if number == 0 and not state.by_dyad.keys() >= set(keys):
+            return False
+        for key, candidate in zip(keys, candidates, strict=True):
+            candidate.losses[number] = state.losses[key]
+            if number == 0:
+                candidate.by_dyad = state.by_dyad[key]
+                if len(candidate.by_dyad) != len(self.folds[0][1]):
+                    raise CheckpointError(f"The checkpoint {state.path} has losses of other pairs: delete it.")
+        self.marginal_losses[number] = state.marginals[str(number)]
+        with self.lock:
+            self.done += len(candidates)
+        return True
+
+    def _of_marginals(self, model: Any, number: int) -> dict[str, float]:
+        """Mean log-loss of the marginals of the training part of a fold, by name."""
+
+        def predict(X: Any) -> dict[str, Array]:
             return {name: each.proba for name, each in model.marginals(X).items()}
 
-        by_marginals = self._losses(number, marginals, model.classes_)
-        self.marginal_losses[number] = {
-            name: float(np.average(losses, weights=weight)) for name, losses in by_marginals.items()
-        }
+        losses = self._losses(number, predict, model.classes_)
+        return {name: float(np.average(each, weights=self._weight(number))) for name, each in losses.items()}
 
     def marginals(self) -> dict[str, float]:
         """Mean held-out log-loss of the marginals of the training parts, on the same folds."""
@@ -443,6 +478,12 @@ class Search:
         rank[np.lexsort((-mean, ~complete))] = np.arange(1, len(mean) + 1)
         results |= {"mean_test_score": mean, "std_test_score": scores.std(axis=1), "rank_test_score": rank}
         return results, int(np.argmin(rank))
+
+
+def _key(candidates: list[Candidate], solver: Any, number: int) -> str:
+    """What stands for the last of some candidates in the state of a search, fitted one after the other on a fold."""
+    about = repr(([candidate.params for candidate in candidates], solver, number))
+    return hashlib.sha256(about.encode()).hexdigest()[:24]
 
 
 def _held_out_losses(proba: Array, y: Any, classes: Array) -> Array:

@@ -14,7 +14,7 @@ from sklearn.model_selection import check_cv
 from sklearn.utils.validation import check_is_fitted
 
 from dyads import metrics
-from dyads.data.codes import read_labels, text_order, values_of
+from dyads.data.codes import numeric_values, read_labels, text_order, values_of
 from dyads.data.dyads import narrow
 from dyads.data.features import SideInformation
 from dyads.data.observations import read_weight
@@ -41,7 +41,8 @@ from dyads.estimators.search import (
     solver_for,
     vanishing_l2,
 )
-from dyads.estimators.settings import BY_DATA, features_of, l2_of, solver_of, to_json
+from dyads.estimators.settings import BY_DATA, features_of, l2_of, random_state_of, solver_of, to_json
+from dyads.learn.checkpoint import SearchState, check_seed, digest_of
 from dyads.model.loss import Loss
 from dyads.model.objective import L2
 from dyads.solve import LBFGS, SGD, Gibbs, Newton
@@ -348,13 +349,24 @@ class _CV(LFL):
         self.cv = cv
         self.n_jobs = n_jobs
 
-    def fit(  # type: ignore[override]  # The callback of a search counts fits, not iterations; no checkpoint.
-        self, X: Any, y: Any = None, sample_weight: Any = None, callback: Callable[[int, int], Any] | None = None
+    def fit(  # type: ignore[override]  # The callback of a search counts fits, not iterations.
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        callback: Callable[[int, int], Any] | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
     ) -> Self:
         """Choose the penalties by cross-validation, then fit on all data.
 
+        `X`, `y`, `sample_weight` : as for the plain estimator; X may be a store.
+
         `callback` : called as callback(fits done, fits planned) after each fit, for a progress bar. Fewer are planned
         when candidates are dropped. With several jobs, it is called from their threads, one at a time.
+
+        `checkpoint` : a file with the fits that are done, written every minute, when the search is interrupted, and at
+        its end. If it exists, the same search goes on from it and ends in the same model, bit for bit. The fit on all
+        data keeps its state beside it (`final_checkpoint`).
         """
         template = self._template()
         template.check_params()
@@ -363,8 +375,33 @@ class _CV(LFL):
         data = (X, None, None) if isinstance(X, Pairs) else read_data(X, self._checked(y), sample_weight)
         if self._ordered and template.order is None and y is not None:
             template.order = text_order(y)
-        with closing(Search(template, data, self._folds(X, y), self.n_jobs, self.verbose, callback)) as search:
-            return self._searched(search, X, y, sample_weight)
+        folds, state = self._folds(X, y), SearchState.none()
+        if checkpoint is not None:
+            state = self._state(template, data, folds, checkpoint)
+            template.random_state = int(state.values["seed"])
+        with closing(Search(template, data, folds, self.n_jobs, self.verbose, callback, state)) as search:
+            try:
+                return self._searched(search, X, y, sample_weight)
+            finally:
+                state.save(now=bool(state.losses))
+
+    def _state(self, template: Any, data: Any, folds: list[tuple[Array, Array]], path: Any) -> SearchState:
+        """The state of the search in a file, as it was left or new."""
+        solver = solver_of(template.solver)
+        if solver is not None and solver.samples and self.early_stopping is not None:
+            raise InputError("Got checkpoint, early_stopping and a sampler: expected two of them at most. Omit one.")
+        observed, side = template._read(*data), features_of(template.features)
+        parameters = template.get_params(deep=False)
+        for name in ("features", "random_state", "engine", "verbose"):
+            del parameters[name]
+        about = (type(self).__name__, parameters, side.interactions, side.implicit, side.training, self.grid)
+        positions = [part for fold in folds for part in fold]
+        state = SearchState(path, digest_of(about, observed.dyads, *positions, numeric_values(observed.classes)))
+        if not isinstance(self.random_state, numbers.Integral):
+            state.values.setdefault("seed", int(random_state_of(self.random_state).randint(2**31 - 1)))
+        else:
+            check_seed(path, state.values.setdefault("seed", int(self.random_state)), self.random_state)
+        return state
 
     def _folds(self, X: Any, y: Any) -> list[tuple[Array, Array]]:
         """Positions of the dyads of each fold to train on and to judge on."""
@@ -393,7 +430,10 @@ class _CV(LFL):
         with warnings.catch_warnings():
             # Its advice is to choose the penalty by cross-validation.
             warnings.simplefilter("ignore", VanishedWarning)
-            chosen = clone(template).set_params(**search.best.params).fit(X, y, sample_weight)
+            search.state.save(now=True)
+            path = search.state.path
+            chosen = clone(template).set_params(**search.best.params)
+            chosen.fit(X, y, sample_weight, checkpoint=None if path is None else final_checkpoint(path))
         if chosen._vanished:
             warnings.warn(
                 f"The search chose {search.best.params}, at which all latent weights are near zero: these data support "
@@ -432,7 +472,9 @@ class _CV(LFL):
         refined = latent is None
         if latent is None and "l2__latent" in penalties:
             plain = clone(template).set_params(solver=solver_for(template, search.data))
-            latent = list(shares_of(vanishing_l2(plain, *search.data)))
+            if "top" not in search.state.values:
+                search.state.values["top"] = vanishing_l2(plain, *search.data)
+            latent = list(shares_of(search.state.values["top"]))
         paths = []
         for fixed, penalty in zip(combinations, penalties, strict=True):
             # Without latent weights a strength for them would be refused.
@@ -476,6 +518,11 @@ class _CV(LFL):
         chosen = self._template().set_params(**self.best_params_)
         chosen.__dict__.update({name: value for name, value in vars(self).items() if name.endswith("_")})
         chosen.save(path)
+
+
+def final_checkpoint(path: str | os.PathLike[str]) -> str:
+    """The file with the state of the last fit of a search, on all data, beside that of the search."""
+    return f"{os.fspath(path)}.fit"
 
 
 class LFLClassifierCV(_CV, LFLClassifier):

@@ -1,4 +1,7 @@
-"""Checkpoints: the state of a fit in a file, from which the same fit can be resumed; chains, or that of a minimiser."""
+"""Checkpoints: the state of a fit in a file, from which the same fit can be resumed.
+
+It has chains, or the state of a minimiser, or what a search has judged.
+"""
 
 import hashlib
 import os
@@ -223,6 +226,81 @@ def _check_owner(path: str | os.PathLike[str], fingerprint: Any, expected: str) 
         )
 
 
+def check_seed(path: str | os.PathLike[str] | None, kept: Any, given: Any) -> None:
+    """Raise if a fit that is resumed was given another seed than it started with."""
+    if kept != given:
+        raise CheckpointError(
+            f"The checkpoint {os.fspath(path or '')} is of a fit with another random_state: expected the same, or none "
+            "to go on. Omit it, pass another path, or delete the file to start over."
+        )
+
+
+SEARCH = Format("dyads search", 1, 0, START_OVER, START_OVER)
+
+LARGEST_LOSS = 1e4
+"""Largest log-loss of a dyad in a search: that of the smallest probability is 708."""
+
+
+class SearchState:
+    """What a search by cross-validation has judged so far, and its file; without a path it keeps nothing.
+
+    Attributes
+    ----------
+    values : numbers by name: "seed", that of all fits, and "top", the strength at which latent weights vanish
+    losses : mean held-out log-loss of each fit, by its key
+    by_dyad : (n,) log-loss of each held-out dyad of the first fold, by key
+    marginals : mean held-out log-loss of marginals, by their names, of each fold
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None, fingerprint: str) -> None:
+        self.path, self.fingerprint, self.written = path, fingerprint, time.perf_counter()
+        self.values: dict[str, float] = {}
+        self.losses: dict[str, float] = {}
+        self.by_dyad: dict[str, Array] = {}
+        self.marginals: dict[str, dict[str, float]] = {}
+        if path is not None and Path(path).exists():
+            self._read(path)
+
+    @classmethod
+    def none(cls) -> "SearchState":
+        """A state that is not kept."""
+        return cls(None, "")
+
+    def _read(self, path: str | os.PathLike[str]) -> None:
+        contents = read_archive(path, SEARCH)
+        about = contents.typed("about", contents.field("about"), dict, "an object")
+        _check_owner(path, about.get("fingerprint"), self.fingerprint)
+        for name, is_valid in SEARCH_FIELDS.items():
+            if not is_valid(about.get(name)):
+                raise contents.wrong(f"about ({name})", "what a search leaves")
+            setattr(self, name, about[name])
+        if "seed" not in self.values or not contents.arrays.keys() <= self.losses.keys():
+            raise contents.wrong("about (losses)", "a loss for each array, and a seed")
+        self.by_dyad = {
+            key: contents.floats(key, None, least=-1.0, most=LARGEST_LOSS).copy() for key in contents.arrays
+        }
+
+    def save(self, now: bool = False) -> None:
+        """Write the file, if the last time was a while ago or `now`."""
+        if self.path is None or not (now or time.perf_counter() - self.written > CHECKPOINT_SECONDS):
+            return
+        about = {name: getattr(self, name) for name in SEARCH_FIELDS} | {"fingerprint": self.fingerprint}
+        write_archive(self.path, SEARCH, {"about": about}, dict(self.by_dyad))
+        self.written = time.perf_counter()
+
+
+def _is_numbers(value: Any) -> bool:
+    return type(value) is dict and all(map(_is_float, value.values()))
+
+
+SEARCH_FIELDS: dict[str, Callable[[Any], bool]] = {
+    "values": _is_numbers,
+    "losses": _is_numbers,
+    "marginals": lambda value: type(value) is dict and all(map(_is_numbers, value.values())),
+}
+"""Fields of the state of a search, and what a value read from a file must be."""
+
+
 class Checkpoint:
     """Writes the chains to a file at regular intervals; does nothing without a path."""
 
@@ -318,12 +396,17 @@ def _states(contents: Contents, start: str, layout: Layout, first: tuple[int, ..
 
 def fingerprint_of(objective: Objective, dyads: Dyads, settings: Any, values: Array | None) -> str:
     """SHA-256 of the data, the model and settings of the fit: it may only be resumed with its own."""
-    digest = hashlib.sha256(repr((objective.layout, objective.loss, settings, dyads.n_rows, dyads.n_cols)).encode())
+    about = (objective.layout, objective.loss, settings, dyads.n_rows, dyads.n_cols)
+    return digest_of(about, dyads, values, objective.penalty.shared_centre)
+
+
+def digest_of(about: Any, dyads: Dyads, *further: Array | None) -> str:
+    """SHA-256 of dyads with their features, of further arrays, and of what `about` is written as."""
+    digest = hashlib.sha256(repr(about).encode())
     side = [
         part for matrix in dyads.side if matrix is not None for part in (matrix.data, matrix.indices, matrix.indptr)
     ]
-    centre = objective.penalty.shared_centre
-    for part in (dyads.row, dyads.col, dyads.label, dyads.weight, dyads.relation, values, centre, *side):
+    for part in (dyads.row, dyads.col, dyads.label, dyads.weight, dyads.relation, *further, *side):
         if part is not None:
             digest.update(np.ascontiguousarray(part).data)
     return digest.hexdigest()

@@ -12,7 +12,7 @@ import numpy as np
 from dyads.data.dyads import Dyads
 from dyads.engine.posterior import Posterior, State
 from dyads.errors import CheckpointWarning, InputError, caller_level
-from dyads.learn.checkpoint import WATCHED, Checkpoint, fingerprint_of, resumed_chains
+from dyads.learn.checkpoint import WATCHED, Checkpoint, check_seed, fingerprint_of, resumed_chains
 from dyads.learn.training import Callback, FitRun, Learned, Progress, Restart, train, work_of
 from dyads.metrics import effective_sample_size, log_proba, r_hat
 from dyads.model.objective import Objective
@@ -106,6 +106,8 @@ def sample(
     kept, held = run.split(dyads)
     fingerprint = fingerprint_of(objective, kept, solver.chains, run.values)
     chains, seed = resumed_chains(checkpoint, fingerprint, run.seed, objective.layout)
+    if run.seed_is_given:
+        check_seed(checkpoint, seed, run.seed)
     longest = max((chain.n_sweeps for chain in chains), default=0)
     if solver.sweeps is not None and longest > solver.sweeps:
         warnings.warn(

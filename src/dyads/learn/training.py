@@ -134,6 +134,7 @@ class FitRun(NamedTuple):
     side_training : when the side weights are learnt; see `dyads.SideInformation`
     start : maps the random initial theta of the first restart to the one to use (a warm start), or None
     callback : called with the `Progress` of every iteration, or None
+    seed_is_given : whether the user names the seed, which a fit that is resumed must have started with
     """
 
     engine: Engine
@@ -144,6 +145,7 @@ class FitRun(NamedTuple):
     side_training: str = "joint"
     start: Callable[[Array], Array] | None = None
     callback: Callback | None = None
+    seed_is_given: bool = False
 
     def split(self, dyads: Dyads) -> tuple[Dyads, Dyads | None]:
         """Split into training dyads and held-out dyads; None if none are held out."""
