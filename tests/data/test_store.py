@@ -92,8 +92,14 @@ SOLVERS = {
         l2=3.0,
         solver=SGD(2),
         random_state=0,
-        features=SideInformation(row=pd.DataFrame({"user": [*(f"u{i}" for i in range(90)), "new"], "age": range(91)})),
+        features=SideInformation(
+            row=pd.DataFrame({"user": [*(f"u{i}" for i in range(90)), "new"], "age": range(91)}),
+            col=pd.DataFrame({"item": range(60), "size": np.arange(60) % 7}),
+            interactions=1,
+        ),
     ),
+    "implicit": LFLOrdinal(1, l2=3.0, solver=SGD(2), random_state=0, features=SideInformation(implicit=True)),
+    "implicit, drawn": LFLOrdinal(1, solver=Gibbs(sweeps=4), random_state=0, features=SideInformation(implicit=True)),
 }
 
 
