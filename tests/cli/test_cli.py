@@ -177,7 +177,8 @@ def test_a_store_is_described_split_fitted_and_judged(run, here, monkeypatch):
     for arguments, says in (
         (("describe", "r.store", "--label", "stars"), "omit --label"),
         (("evaluate", "m.dyads", "r.store", "--weight", "w"), "omit --weight"),
-        (("fit", "r.store", "--row", "user", "--feature", "x", "-o", "n.dyads"), "omit --row and --feature"),
+        (("fit", "r.store", "--row", "user", "--weight", "w", "-o", "n.dyads"), "omit --row and --weight"),
+        (("fit", "r.store", "--feature", "x", "-o", "n.dyads"), "A store holds no features of pairs"),
         (("split", "r.store", "--by", "time", "--time", "when"), "omit --time"),
         (("split", "r.store"), "r-train.store exists"),
     ):

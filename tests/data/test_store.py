@@ -218,6 +218,36 @@ def test_a_store_is_described_as_its_table(small_parts, monkeypatch, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::dyads.errors.NotConvergedWarning")
+@pytest.mark.parametrize("solver", [SGD(2), Gibbs(sweeps=4)])
+def test_a_model_goes_on_with_a_store_as_with_a_table(solver, made, small_parts):
+    table = ratings()
+    first, more = np.arange(4000), np.arange(3000, 6000)
+    # A posterior needs all pairs; a point estimate the further ones, with new ids among them.
+    more = np.arange(6000) if isinstance(solver, Gibbs) else more
+    begun = LFLOrdinal(1, l2=None if isinstance(solver, Gibbs) else 3.0, solver=solver, random_state=0)
+    of_store = clone(begun).fit(made.take(first)).partial_fit(made.take(more))
+    of_table = clone(begun).fit(table[["user", "item"]][:4000], table["stars"][:4000])
+    of_table.partial_fit(table[["user", "item"]].iloc[more], table["stars"].iloc[more])
+    np.testing.assert_array_equal(of_store.record_.draws[-1].theta, of_table.record_.draws[-1].theta)
+    assert of_store.row_ids_.tolist() == of_table.row_ids_.tolist()
+    assert of_store.trained_on_ == of_table.trained_on_
+
+
+def test_a_stream_may_begin_with_a_store(made):
+    table = ratings()
+    model = LFLOrdinal(1, l2=3.0, solver=SGD(2), random_state=0)
+    few = made.take(np.flatnonzero(table["stars"] < 4))
+    of_store = clone(model).partial_fit(few, classes=[1, 2, 3, 4, 5]).partial_fit(made)
+    of_table = clone(model).partial_fit(
+        table.query("stars < 4")[["user", "item"]], table.query("stars < 4")["stars"], classes=[1, 2, 3, 4, 5]
+    )
+    of_table.partial_fit(table[["user", "item"]], table["stars"])
+    np.testing.assert_array_equal(of_store.record_.draws[0].theta, of_table.record_.draws[0].theta)
+    folded = clone(model).fit(made.take(np.flatnonzero(table["user"] != "u1"))).fold_in(made)
+    assert folded.support(pd.DataFrame({"user": ["u1"], "item": [3]}))[0, 0] == (table["user"] == "u1").sum()
+
+
+@pytest.mark.filterwarnings("ignore::dyads.errors.NotConvergedWarning")
 def test_cross_validation_chooses_from_a_store_as_from_a_table(made, small_parts, tmp_path):
     table = ratings()
     shutil.copytree(made.path, tmp_path / "store")

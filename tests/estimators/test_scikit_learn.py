@@ -39,7 +39,6 @@ def expected_failures_of_a_posterior(estimator):
         "check_sample_weight_equivalence_on_dense_data": (
             "asks for equal probabilities, and chains of weighted and of repeated dyads are equal in distribution"
         ),
-        "check_fit_score_takes_y": "calls partial_fit after fit, and a posterior is not updated by SGD",
     }
 
 

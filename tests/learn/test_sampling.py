@@ -328,8 +328,33 @@ def test_what_needs_draws_says_so(ordinal):
         ordinal.predict_interval(X, 1.5)
     with pytest.raises(InputError, match="draws"):
         ordinal.sample_proba(X, 10_000)
-    with pytest.raises(InputError, match="partial_fit"):
-        ordinal.partial_fit(X, STARS)
+
+
+def test_a_posterior_goes_on_from_where_it_was_with_all_its_labels_and_more():
+    some = np.arange(len(STARS)) % 5 > 0
+    before = LFLOrdinal(**FAST).fit(X[some], STARS[some])
+    proba, n_iter = before.predict_proba(X), before.n_iter_
+    model = copy.copy(before).set_params(solver=Gibbs(sweeps=12))
+    model.partial_fit(X, STARS)
+    assert model.n_iter_ == n_iter + 12
+    assert model.trained_on_["pairs"] == len(STARS)
+    np.testing.assert_array_equal(model.record_.known.label_counts.relation.sum(), len(STARS))
+    # It starts from a draw, and not from a point estimate: the first likelihoods are those of draws.
+    anew = LFLOrdinal(**FAST).set_params(solver=Gibbs(sweeps=12)).fit(X, STARS)
+    settled = np.mean(LFLOrdinal(**FAST).fit(X, STARS).trace_["objective"][-10:])
+    assert abs(model.trace_["objective"][0] - settled) < abs(anew.trace_["objective"][0] - settled)
+    again = copy.copy(model).partial_fit(X, STARS)
+    assert not np.array_equal(again.predict_proba(X), model.predict_proba(X)), "the noise is another"
+    np.testing.assert_array_equal(before.predict_proba(X), proba)
+    for fewer in (some, ~some):
+        with pytest.raises(InputError, match="fewer labels than in the fit"):
+            copy.copy(model).partial_fit(X[fewer], STARS[fewer])
+    with pytest.raises(InputError, match=r"expected the same\. Use fit"):
+        copy.copy(model).partial_fit(X, STARS + 1)
+    with pytest.raises(InputError, match="needs a point estimate"):
+        copy.copy(model).set_params(solver="point").partial_fit(X, STARS)
+    calibrated = copy.copy(before).calibrate(X, STARS).partial_fit(X, STARS)
+    assert calibrated.record_.calibrator is not None
 
 
 def test_settling_is_found_where_a_fall_ends():

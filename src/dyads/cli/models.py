@@ -190,8 +190,10 @@ def fit(
         raise Usage(str(error)) from error
     sample_weight = population_weight = None
     if os.path.isdir(data):
+        if feature:
+            raise Usage("A store holds no features of pairs: fit to a table that has them, or omit --feature.")
         columns = {"row": row, "col": col, "label": label, "weight": weight, "relation": relation}
-        X, y = open_store(data, columns | {"feature": feature, "negatives": negatives}), None
+        X, y = open_store(data, columns | {"negatives": negatives}), None
         ids, label, weight = [X.rows.name, X.cols.name], X.columns["label"], X.columns.get("weight")
     elif negatives:
         X, y, population_weight = _labelled_links(data, row, col, relation, negatives, rate, settings, kind)

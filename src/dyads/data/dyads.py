@@ -310,6 +310,14 @@ class LabelCounts:
         row[rows], col[cols] = batch.row[rows], batch.col[cols]
         return replace(self, row=row, col=col)
 
+    def of_ids(self, row: Codes, col: Codes, relation: Codes) -> "LabelCounts":
+        """Return the counts of other rows, columns and relations, by their codes here; those of -1 are zero."""
+        parts = (
+            np.where((codes >= 0)[:, None], counts[codes], 0.0)
+            for codes, counts in zip((row, col, relation), self.parts, strict=True)
+        )
+        return LabelCounts(*parts)
+
     def undirected(self) -> "LabelCounts":
         """Return the counts of undirected pairs of one id set: a dyad counts for both of its nodes."""
         return replace(self, row=self.row + self.col, col=self.row + self.col)

@@ -120,13 +120,15 @@ def stored_observations(
     *,
     one_set: bool = False,
     side: SideTables | None = None,
+    classes: Any = None,
     ordered: bool = False,
     order: Sequence[str] | None = None,
 ) -> Observations:
     """The labelled dyads of a store; see `read_observations`. Dyads of one id set are read into memory."""
-    dyads, rows, cols, classes = store.dyads, store.rows, store.cols, store.classes
+    dyads, rows, cols = store.dyads, store.rows, store.cols
+    listed, classes = classes, store.classes if classes is None else encode_labels(classes)[0]
     if ordered:
-        classes = ordered_classes(store.classes, store.classes, order)
+        classes = ordered_classes(classes, store.classes if listed is None else listed, order)
     if classes is not store.classes and not np.array_equal(classes, store.classes):
         dyads = replace(dyads, label=codes_of(store.classes, classes)[dyads.label], n_labels=len(classes), home=MEMORY)
     if one_set:

@@ -266,7 +266,7 @@ class LFLLinkWalk(LFLLink):
         self.record_ = stacked(model.record_, *weighed(*scored), dyads, self._engine)
         return self
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
         """Refuse: the weights of the parts need all pairs at once."""
         raise InputError("LFLLinkWalk has no partial_fit: its weights need all pairs at once. Use fit, or LFLLink.")
 

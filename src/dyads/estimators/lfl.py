@@ -100,6 +100,10 @@ SHORT = {LBFGS: 30, SGD: 10}
 """Iterations of each of several models whose log-odds are averaged: their mean is as good as that of longer fits."""
 
 
+FURTHER_SWEEPS = 50
+"""Sweeps by which `partial_fit` goes on with a posterior: it starts from a draw, and needs little burn-in."""
+
+
 class LFL(Predictor):
     """Training methods of all estimators, which produce a `Record`; `Predictor` has the methods that use it.
 
@@ -216,7 +220,9 @@ class LFL(Predictor):
             strengths = kept.get("strengths") or self._chosen_strengths(parts, X, y, sample_weight, observed)
             parts = replace(parts, strengths=strengths)
             objective = parts.objective(known)
-        before = self.record_.best_model if self.warm_start and hasattr(self, "record_") else None
+        before = None
+        if self.warm_start and hasattr(self, "record_"):
+            before = self.record_.models[-1] if self.record_.is_posterior else self.record_.best_model
         rng, seed_is_given = random_state_of(self.random_state), isinstance(self.random_state, numbers.Integral)
         seeds = [int(rng.randint(2**31 - 1)) for _ in range(n_models)]
         if kept and seed_is_given:
@@ -412,7 +418,9 @@ class LFL(Predictor):
             names = [ids.name for ids, _ in X.coded]
             if any(name not in (None, own) for name, own in zip(wanted, names, strict=True)):
                 raise InputError(f"Got id_columns={self.id_columns!r}: expected those of the store, {names}, or None.")
-            observed = stored_observations(X, one_set=one_set, side=side, ordered=self._ordered, order=self.order)
+            observed = stored_observations(
+                X, one_set=one_set, side=side, classes=classes, ordered=self._ordered, order=self.order
+            )
         else:
             observed = read_observations(
                 X, self._checked(y), sample_weight, wanted, one_set=one_set, side=side, classes=classes,
@@ -550,11 +558,16 @@ class LFL(Predictor):
 
     # ------------------------------------------------------------------------------------------------ more labels
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Update the model with one epoch of SGD over more labelled dyads; new ids are added.
+    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Update the model with more labelled dyads; new ids are added.
 
-        Earlier dyads are not needed again: the penalty on an entity is spread over all its labels so far. Of the
-        solver's settings only the learning rate is used; `n_init` and `early_stopping` are for `fit`.
+        A point estimate makes one epoch of SGD over the further dyads. Earlier dyads are not needed again: the penalty
+        on an entity is spread over all its labels so far. Of the solver's settings only the learning rate is used;
+        `n_init` and `early_stopping` are for `fit`.
+
+        A posterior goes on by a short chain from its last draw. It needs all dyads, the earlier and the further: X is
+        the table or the store of the fit that has grown, and one that lacks labels of the fit is refused. The chain
+        makes the solver's `sweeps`, by default 50, and its draws replace those before.
 
         The calibrator is kept; calibrate again after many more labels. The scores of `conformalize` are discarded,
         since they are valid for one model only.
@@ -565,7 +578,15 @@ class LFL(Predictor):
         classes : all labels that will ever occur, for the first call; default those in y
         """
         self.check_params()
-        solver = solver_of(self.solver) or SGD()
+        named, record = solver_of(self.solver), self.__dict__.get("record_")
+        if record is not None and record.is_posterior:
+            if asks_for_point(self.solver) or (named is not None and not named.samples):
+                raise InputError(
+                    f"partial_fit needs a point estimate, and there are {len(record.draws)} posterior draws: expected "
+                    "a fit with solver='point', or solver='gibbs' to go on with the draws. Use fit."
+                )
+            return self._chain_on(record, named or Gibbs(), X, y, sample_weight)
+        solver = named or SGD()
         for name, unsupported in (
             ("features", features_of(self.features).implicit),
             ("unknown", self.unknown == "mean"),
@@ -577,12 +598,6 @@ class LFL(Predictor):
                     f"partial_fit does not support {name}={getattr(self, name)!r}: expected SGD, one model, and no "
                     "setting that needs all dyads at once. Use fit."
                 )
-        record: Record | None = self.__dict__.get("record_")
-        if record is not None and record.is_posterior:
-            raise InputError(
-                f"partial_fit needs a point estimate, and there are {len(record.draws)} posterior draws: expected a "
-                "fit with solver='point', or none before. Use fit."
-            )
         if record is None:
             more = self._read(X, y, sample_weight, classes=classes)
             before, start, n_iter, trace = None, None, 0, {}
@@ -615,15 +630,36 @@ class LFL(Predictor):
         self.objective_ = progress.objective
         if record is None:
             self.library_, self.trained_on_ = library_of(X), _origin(y, sample_weight, 0)
+            if isinstance(X, Pairs):
+                self.trained_on_ |= {"label": X.columns["label"], "weight": X.columns.get("weight")}
         self._count_pairs(len(dyads))
         self.trace_ = {name: [*trace.get(name, []), getattr(progress, name)] for name in TRACED}
         self.held_out_ = {}
         return self
 
+    def _chain_on(self, record: Record, solver: Gibbs, X: Any, y: Any, sample_weight: Any) -> Self:
+        """Go on with a posterior, by a short chain over all dyads; see `partial_fit`."""
+        # Other noise than that of the chain so far.
+        seed = (int(random_state_of(self.random_state).randint(2**31 - 1)) + self.n_iter_) % (2**31 - 1)
+        short = solver.replaced({"sweeps": solver.sweeps or FURTHER_SWEEPS, "chains": 1})
+        further = self._plain_copy().set_params(warm_start=True, solver=short, random_state=seed, early_stopping=None)
+        _refuse_lost(record, further._read(X, y, sample_weight))
+        further.record_ = record
+        further.fit(X, y, sample_weight)
+        n_iter = self.n_iter_
+        self.__dict__.update({name: value for name, value in vars(further).items() if name.endswith("_")})
+        self.record_ = replace(self.record_, calibrator=record.calibrator)
+        self.n_iter_ += n_iter
+        return self
+
+    def _plain_copy(self) -> Any:
+        """An estimator with the parameters of the fit, not fitted."""
+        return clone(self)
+
     def fold_in(
         self,
         X: Any,
-        y: Any,
+        y: Any = None,
         sample_weight: Any = None,
         *,
         side: str | None = None,
@@ -671,6 +707,30 @@ class LFL(Predictor):
         self._check_observed(more)
         features = known.pair_features(more.dyads.codes, more.dyads.side.dyad)
         return replace(more, dyads=replace(more.dyads, side=more.dyads.side._replace(dyad=features)))
+
+
+def _refuse_lost(record: Record, observed: Observations) -> None:
+    """Raise unless the ids of a model have at least the labels that they had in its fit."""
+    known = record.known
+    if not np.array_equal(known.classes, observed.classes):
+        raise InputError(
+            f"The labels are {observed.classes.tolist()}, and those of the posterior {known.classes.tolist()}: "
+            "expected the same. Use fit."
+        )
+    there = [observed.rows, observed.cols] + ([] if observed.relations is None else [observed.relations])
+    codes = [ids.encode(old.ids) for ids, old in zip(there, known.vocabularies, strict=True)]
+    relation = codes[2] if len(codes) > 2 else np.zeros(1, np.int64)
+    counts, old = LabelCounts.of(observed.dyads).of_ids(codes[0], codes[1], relation), known.label_counts
+    if is_undirected(type(record.parts.structure), known.one_set):
+        counts, old = counts.undirected(), old.undirected()
+    for ids, before, now in zip(known.vocabularies, old.parts, counts.parts, strict=False):
+        lost = (now < before * (1 - 1e-9)).any(axis=1)
+        if lost.any():
+            raise InputError(
+                f"The id {ids.ids[int(np.argmax(lost))].as_py()!r} of {ids.name!r} has fewer labels than in the fit: "
+                "expected the dyads of the fit and further ones, since a posterior needs both. Pass all of them, or "
+                "use fold_in for new ids."
+            )
 
 
 def _warn_of_weights(dyads: Dyads) -> None:

@@ -507,10 +507,13 @@ class _CV(LFL):
         parameters = {name: getattr(self, name) for name in self._plain().get_params(deep=False)}
         return self._plain(**parameters | ({"solver": BY_DATA[1]} if solver_of(self.solver) is None else {}))
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Continue from the fitted search with one epoch of SGD over more labelled dyads, with the penalties chosen."""
+    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Continue from the fitted search with more labelled dyads and the penalties chosen; see `LFL.partial_fit`."""
         check_is_fitted(self)
         return super().partial_fit(X, y, classes, sample_weight)
+
+    def _plain_copy(self) -> Any:
+        return self._template().set_params(**self.best_params_)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one file; `dyads.load` reads it as the plain estimator with the best parameters."""

@@ -13,7 +13,7 @@ from dyads.data.dyads import Dyads
 from dyads.engine.posterior import Posterior, State
 from dyads.errors import CheckpointWarning, InputError, caller_level
 from dyads.learn.checkpoint import WATCHED, Checkpoint, check_seed, fingerprint_of, resumed_chains
-from dyads.learn.training import Callback, FitRun, Learned, Progress, Restart, train, work_of
+from dyads.learn.training import Callback, FitRun, Learned, Progress, Restart, initial_theta, train, work_of
 from dyads.metrics import effective_sample_size, log_proba, r_hat
 from dyads.model.objective import Objective
 from dyads.model.streams import Stream, SweepNoise, random_stream
@@ -96,7 +96,7 @@ def sample(
     run: FitRun,
     checkpoint: str | os.PathLike[str] | None = None,
 ) -> Learned:
-    """Draw from the posterior, by chains that start from a few sweeps of Newton's method.
+    """Draw from the posterior, by chains that start from a few sweeps of Newton's method; the first from a warm start.
 
     Ctrl-C ends the chains at their last sweep; before the first one it is raised.
 
@@ -129,16 +129,19 @@ def sample(
 
         for number in range(solver.chains):
             if number == len(chains):
-                start = run.start if number == 0 else None
-                alone = run._replace(seed=seed + number, validation_fraction=None, callback=None, start=start)
-                point = train(objective, kept, Newton(START_SWEEPS), alone)
-                if point.interrupted and number == 0:
-                    raise KeyboardInterrupt
-                if point.interrupted:
-                    interrupted = True
-                    break
-                start_stream = random_stream(seed, Stream.CHAIN_START, number)
-                chains.append(Chain(posterior.start(point.best.theta, start_stream)))
+                if run.start is not None and number == 0:
+                    start = random_stream(seed, Stream.START, 0)
+                    theta = run.start(initial_theta(objective, start, dyads, kept, run.values))
+                else:
+                    alone = run._replace(seed=seed + number, validation_fraction=None, callback=None, start=None)
+                    point = train(objective, kept, Newton(START_SWEEPS), alone)
+                    if point.interrupted and number == 0:
+                        raise KeyboardInterrupt
+                    if point.interrupted:
+                        interrupted = True
+                        break
+                    theta = point.best.theta
+                chains.append(Chain(posterior.start(theta, random_stream(seed, Stream.CHAIN_START, number))))
             most = solver.most_draws(chains[number].state)
             chains[number] = chains[number].thinned(most)
             watch = _Watch(posterior, held, number, began, trace, run.callback, chains[number])
