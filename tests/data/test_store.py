@@ -193,6 +193,8 @@ def test_a_store_is_judged_as_its_table(made, small_parts):
     assert everything.to_dict() == {"known": len(train), "new row": len(test), "all": 6000}
     with pytest.raises(InputError, match="the store holds them"):
         evaluate(model, made, table["stars"])
+    with pytest.raises(InputError, match="expected y"):
+        evaluate(model, table[["user", "item"]])
     other = LFLOrdinal(1, l2=3.0, solver=SGD(2)).fit(table.rename(columns={"user": "a"})[["a", "item"]], table["stars"])
     with pytest.raises(InputError, match=r"columns \['user', 'item'\], but the model was fitted on \['a', 'item'\]"):
         evaluate(other, made)
@@ -206,6 +208,7 @@ def test_a_store_is_described_as_its_table(small_parts, monkeypatch, tmp_path):
     table = pd.concat([ratings(1200), ratings(60).assign(user="Other", item=lambda part: part["item"] + 1000)])
     store = scan(written(table, tmp_path / "tables", "parquet"), **NAMES, to=tmp_path / "store")
     monkeypatch.setattr(doctor, "SAMPLE", 2000)
+    monkeypatch.setattr(doctor, "EDGES", 300)
     for large in (doctor.LARGE, 1000):
         monkeypatch.setattr(doctor, "LARGE", large)
         of_store, of_table = doctor.examine(store), doctor.examine(table[["user", "item"]], table["stars"])
@@ -253,7 +256,20 @@ def test_cross_validation_chooses_from_a_store_as_from_a_table(made, small_parts
     shutil.copytree(made.path, tmp_path / "store")
     search = LFLOrdinalCV(2, solver=SGD(2), cv=2, random_state=0)
     of_table = clone(search).fit(table[["user", "item"]], table["stars"])
-    of_store = clone(search).fit(Store(tmp_path / "store"))
+    folders = []
+
+    def stop(done, planned):
+        folders.append(len(os.listdir(tmp_path / "store" / FOLDS)))
+        raise KeyboardInterrupt
+
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            clone(search).fit(Store(tmp_path / "store"), callback=stop, checkpoint=tmp_path / "search")
+    assert folders == [2, 2, 2], "parts to train on and to judge on, each of more pairs than are kept in memory"
+    # What a process that was killed has left is used, and removed.
+    train, _ = next(split.RandomCells(2).split(made))
+    Store(tmp_path / "store").part(train.astype(np.int32))
+    of_store = clone(search).fit(Store(tmp_path / "store"), checkpoint=tmp_path / "search")
     assert of_store.best_params_ == of_table.best_params_
     np.testing.assert_array_equal(of_store.cv_results_["mean_test_score"], of_table.cv_results_["mean_test_score"])
     np.testing.assert_array_equal(of_store.record_.draws[0].theta, of_table.record_.draws[0].theta)

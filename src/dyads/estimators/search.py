@@ -23,7 +23,14 @@ from dyads.data.dyads import Dyads, chunks
 from dyads.data.observations import read_weight, refuse_labels_beside
 from dyads.data.store import Pairs, discard
 from dyads.data.tables import named_values, read_column, read_feature
-from dyads.errors import CheckpointError, NotConvergedWarning, UnknownIdWarning, VanishedWarning, WeightWarning
+from dyads.errors import (
+    CheckpointError,
+    InputError,
+    NotConvergedWarning,
+    UnknownIdWarning,
+    VanishedWarning,
+    WeightWarning,
+)
 from dyads.estimators.settings import l2_of, solver_of
 from dyads.learn.checkpoint import SearchState
 from dyads.learn.training import point_solver
@@ -98,6 +105,8 @@ def part_of(data: Data, positions: Array) -> Data:
 def batches_of(X: Any, y: Any, sample_weight: Any) -> Iterator[tuple[Any, Any, Any]]:
     """Yield dyads, their labels and their weights: those of a table at once, those of a store in batches."""
     if not isinstance(X, Pairs):
+        if y is None:
+            raise InputError("Got no labels: expected y, one label per dyad, or a store, which holds them.")
         yield X, y, sample_weight
         return
     refuse_labels_beside(y, sample_weight)

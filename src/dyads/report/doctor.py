@@ -54,6 +54,9 @@ LARGE, SAMPLE = 2_000_000, 500_000
 RANK_ZERO = "--rank 0"
 """Options of the candidate beside the defaults: the model without latent weights."""
 
+EDGES = 2**20
+"""Pairs that are added to a graph at a time: few of them are between two parts once the first are in."""
+
 FEWEST_PAIRS = 50
 """Fewest pairs to check candidates on: below it nothing could be told from chance."""
 
@@ -153,13 +156,18 @@ def _count_range(counts: Array) -> dict[str, float]:
 def _n_distinct(dyads: Dyads) -> tuple[int, int]:
     """Number of distinct pairs, and of pairs with a label. They are counted for some rows at a time."""
     n_cells = n_labelled = 0
-    for positions in sorted_parts(dyads.row, None, dyads.n_rows):
-        cell = dyads.row[positions].astype(np.int64) * dyads.n_cols + dyads.col[positions]
+    for positions in filter(len, sorted_parts(dyads.row, None, dyads.n_rows)):
+        key = dyads.row[positions].astype(np.int64)
+        columns = [(dyads.col, dyads.n_cols), (dyads.label, dyads.n_labels)]
         if dyads.relation is not None:
-            cell = cell * dyads.n_relations + dyads.relation[positions]
-        distinct, cell = np.unique(cell, return_inverse=True)
-        n_cells += len(distinct)
-        n_labelled += len(np.unique(cell * dyads.n_labels + dyads.label[positions]))
+            columns.insert(1, (dyads.relation, dyads.n_relations))
+        for codes, n in columns:
+            key *= n
+            key += codes[positions]
+        key.sort()
+        n_labelled += 1 + int(np.count_nonzero(key[1:] != key[:-1]))
+        key //= dyads.n_labels
+        n_cells += 1 + int(np.count_nonzero(key[1:] != key[:-1]))
     return n_cells, n_labelled
 
 
@@ -219,9 +227,11 @@ def _parts(dyads: Dyads) -> tuple[int, Array]:
 
     Pairs are added some at a time, as edges between the components so far.
     """
-    n_parts, part = dyads.n_rows + dyads.n_cols, np.arange(dyads.n_rows + dyads.n_cols)
-    for some in chunks(len(dyads)):
-        edges = part[dyads.row[some]], part[dyads.n_rows + dyads.col[some]]
+    n_parts, part = dyads.n_rows + dyads.n_cols, np.arange(dyads.n_rows + dyads.n_cols, dtype=np.int32)
+    for first in range(0, len(dyads), EDGES):
+        row, col = part[dyads.row[first : first + EDGES]], part[dyads.n_rows :][dyads.col[first : first + EDGES]]
+        between = row != col
+        edges = row[between], col[between]
         graph = coo_array((np.ones(len(edges[0]), np.int8), edges), shape=(n_parts, n_parts))
         n_parts, joined = connected_components(graph, directed=False)
         part = joined[part]
