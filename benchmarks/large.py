@@ -1,4 +1,4 @@
-"""A store of 10^8 made-up ratings: seconds to encode, and for each epoch and sweep, and the memory of each.
+"""A store of 10^8 made-up ratings: seconds to encode, describe, split and judge, and for each epoch and sweep; memory.
 
 python benchmarks/large.py [pairs] [folder]; each part runs in a process of its own, which reports the largest anonymous
 memory that it had. The same fits from memory, on a tenth of the pairs, are beside those of a store of that tenth.
@@ -106,6 +106,31 @@ def fit(source, solver):
     }
 
 
+def judge(store, what):
+    """Describe a store, split it, evaluate a model on the test part, or choose between two penalties on three folds."""
+    import dyads
+    from dyads.report import doctor
+
+    whole, parts = dyads.Store(store), [Path(f"{store}-{part}") for part in ("train", "test")]
+    model = dyads.LFLOrdinal(RANK, l2=3.0, solver=dyads.SGD(2), random_state=0)
+    if what == "evaluate":
+        model.fit(dyads.Store(parts[0]))
+    with Peak() as peak:
+        began = time.perf_counter()
+        if what == "describe":
+            doctor.examine(whole)
+        elif what == "split":
+            for part, positions in zip(parts, next(dyads.split.RandomCells(5).split(whole)), strict=True):
+                whole.take(positions, to=part)
+        elif what == "evaluate":
+            dyads.evaluate(model, dyads.Store(parts[1]))
+        else:
+            grid = {"l2__latent": [3.0, 10.0]}
+            dyads.LFLOrdinalCV(RANK, grid=grid, solver=model.solver, random_state=0).fit(whole)
+        seconds = time.perf_counter() - began
+    return {"seconds": seconds, "GB": peak.most / 1e9}
+
+
 def apart(*arguments):
     """Run a part of this program in a process of its own."""
     done = subprocess.run([sys.executable, __file__, *map(str, arguments)], capture_output=True, text=True)
@@ -129,11 +154,14 @@ def main(n=10**8, folder="large"):
                 where = "store" if source == store else "memory"
                 results[f"{solver}, {name}, {where}"] = apart("fit", source, solver)
                 print(name, where, solver, results[f"{solver}, {name}, {where}"], flush=True)
+        for what in ("describe", "split", "evaluate", "search"):
+            results[f"{what}, {name}"] = apart("judge", store, what)
+            print(name, what, results[f"{what}, {name}"], flush=True)
     (Path(__file__).parent / "results" / "large.json").write_text(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":
-    parts = {"encode": encode, "fit": fit}
+    parts = {"encode": encode, "fit": fit, "judge": judge}
     if sys.argv[1:2] and sys.argv[1] in parts:
         print(json.dumps(parts[sys.argv[1]](*sys.argv[2:])))
     else:
