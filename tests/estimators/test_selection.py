@@ -220,7 +220,7 @@ def test_folds_are_fitted_by_the_solver_of_the_final_fit(monkeypatch):
     def by_size(objective, n):
         return LBFGS(max_iter=3) if n < len(X) else SGD(max_iter=3)
 
-    def fit(model, *data):
+    def fit(model, *data, checkpoint=None):
         LFL.fit(model, *data)
         used.append((len(data[1]), model.solver_))
         return model
