@@ -234,11 +234,8 @@ class PieceSums:
     def __init__(self, bound: DeviceBound, role: Role, blocks: Blocks, prior: Any = None) -> None:
         """`blocks` : on the device. `prior` : that of the role's blocks; only for "sums at x"."""
         self._bound, self._kernels, self._role, self._held = bound, bound.kernels, role, bound.held(role)
-        self.owned, self.groups, self.prior = (
-            self._held.owned._replace(start=self._held.start),
-            self._held.groups,
-            prior,
-        )
+        self.owned = self._held.owned._replace(start=self._held.start)
+        self.groups, self.prior = self._held.groups, prior
         self._X = blocks[role.place]
         self._sums = self._kernels.TeamSums(bound.specs, self._held.owned, blocks, self._held.data, ABSENT)
 
@@ -306,11 +303,8 @@ class DeviceUpdates(HostUpdates):
 
     def solve(self, role: Role, n_steps: int = 1, codes: Codes | None = None) -> float:
         table, steps = self._blocks[role.place], Steps(n_steps, SINGLE_SMALL_STEP, 0.0, SINGLE_LEAST_PIVOT)
-        before, blocks, prior = (
-            table.copy(),
-            self._kernels.to_device(self._blocks),
-            self._prior(role, None, slice(None)),
-        )
+        before, blocks = table.copy(), self._kernels.to_device(self._blocks)
+        prior = self._prior(role, None, slice(None))
         sums = PieceSums(self._bound, role, blocks, prior)
         if role == Role.SHARED:
             solve_shared(sums, table, steps, in_order)
