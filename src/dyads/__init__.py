@@ -34,6 +34,7 @@ _HOME = {
     "Newton": "dyads.solve",
     "Gibbs": "dyads.solve",
     "CPU": "dyads.engine",
+    "CUDA": "dyads.engine",
     "metrics": "dyads.metrics",
     "errors": "dyads.errors",
     "baselines": "dyads.estimators.baselines",

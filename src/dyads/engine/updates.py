@@ -129,7 +129,7 @@ class HostUpdates:
         if learnt is None:
             prior = self._priors[role.place].of(owners)
             return prior._replace(centre=prior.centre + shift)
-        centre = np.ascontiguousarray(learnt.mean + shift)
+        centre = np.ascontiguousarray(learnt.mean.astype(shift.dtype) + shift)
         return Prior(learnt.precision, np.ones(len(shift)), centre, np.ones(shift.shape[1], np.bool_))
 
     def _order(self, role: Role) -> Run:
