@@ -2,6 +2,8 @@
 
 python benchmarks/large.py [pairs] [folder]; each part runs in a process of its own, which reports the largest anonymous
 memory that it had. The same fits from memory, on a tenth of the pairs, are beside those of a store of that tenth.
+
+python benchmarks/large.py same: whether models of MovieLens 1M are the same from a store and from a table, bit for bit.
 """
 
 import json
@@ -131,6 +133,54 @@ def judge(store, what):
     return {"seconds": seconds, "GB": peak.most / 1e9}
 
 
+def same():
+    """Fit MovieLens 1M from a table and from a store with every solver: do all parameters and probabilities agree?"""
+    import tempfile
+    import warnings
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from sklearn.base import clone
+
+    import dyads
+    from dyads.datasets.published import movielens_1m
+
+    warnings.simplefilter("ignore", dyads.errors.NotConvergedWarning)
+    ratings = movielens_1m()
+    X, y = ratings.X, ratings.y
+    solvers = {
+        "sgd": dyads.SGD(2),
+        "lbfgs": dyads.LBFGS(5),
+        "newton": dyads.Newton(2),
+        "gibbs": dyads.Gibbs(sweeps=4),
+    }
+    results = {}
+    with tempfile.TemporaryDirectory() as folder:
+        table = pa.table({**X, "rating": y})
+        for part, first in enumerate(range(0, len(y), 250_000)):
+            pq.write_table(table.slice(first, 250_000), f"{folder}/{part}.parquet")
+        names = {"row": "user", "col": "item", "label": "rating"}
+        store = dyads.scan(f"{folder}/*.parquet", **names, to=f"{folder}/store")
+        for name, solver in solvers.items():
+            model = dyads.LFLOrdinal(5, l2=None if name == "gibbs" else 3.0, solver=solver, random_state=0)
+            began = time.perf_counter()
+            of_table = clone(model).fit(X, y)
+            middle = time.perf_counter()
+            of_store = clone(model).fit(store)
+            end = time.perf_counter()
+            draws = zip(of_table.record_.draws, of_store.record_.draws, strict=True)
+            some = table.select(["user", "item"])[:100_000]
+            results[name] = {
+                "same parameters": all(np.array_equal(one.theta, other.theta) for one, other in draws),
+                "same probabilities": np.array_equal(of_table.predict_proba(some), of_store.predict_proba(some)),
+                "parameters": sum(draw.theta.size for draw in of_table.record_.draws),
+                "seconds from the table": round(middle - began, 1),
+                "seconds from the store": round(end - middle, 1),
+            }
+            print(name, results[name], flush=True)
+    return results
+
+
 def apart(*arguments):
     """Run a part of this program in a process of its own."""
     done = subprocess.run([sys.executable, __file__, *map(str, arguments)], capture_output=True, text=True)
@@ -161,7 +211,7 @@ def main(n=10**8, folder="large"):
 
 
 if __name__ == "__main__":
-    parts = {"encode": encode, "fit": fit, "judge": judge}
+    parts = {"encode": encode, "fit": fit, "judge": judge, "same": same}
     if sys.argv[1:2] and sys.argv[1] in parts:
         print(json.dumps(parts[sys.argv[1]](*sys.argv[2:])))
     else:
