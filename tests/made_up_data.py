@@ -37,6 +37,14 @@ def make_folder(folder, seed=0):
     write_lines(movies / "u.item", films, encoding="latin1")
     triples = [f"{r},{c},{s}" for r, c, s in zip(row, col, stars, strict=True)]
     write_lines(folder / "ml-1m" / "ratings.csv", triples, "user,item,rating")
+    write_lines(
+        folder / "ml-1m" / "users.dat", (f"{i}::{'MF'[i % 2]}::{18 + i % 3}::{i % 4}::1234{i}" for i in range(1, N + 1))
+    )
+    write_lines(
+        folder / "ml-1m" / "movies.dat",
+        (f"{i}::Amélie {i}::{'|'.join(GENRES[: 1 + i % 2])}" for i in range(1, N + 1)),
+        encoding="latin1",
+    )
     books = [f"{r},{c:09d}X,{s * 2}" for r, c, s in zip(row, col, stars, strict=True)]
     write_lines(folder / "bookcrossing" / "BX-Ratings.csv", [*books, "1,0000000001,0"], "User-ID,ISBN,Book-Rating")
     pairs = [f"{i}\t{j}" for i in range(1, 235) for j in range(i + 1, 235) if rng.random() < 0.2]

@@ -71,6 +71,7 @@ def test_newton_steps_are_the_cpus(structure, loss, n_relations):
 def test_draws_are_the_cpus_up_to_rounding_and_the_same_in_every_run(structure, large, monkeypatch):
     if large:
         monkeypatch.setattr(cuda, "LARGE", 9)
+        monkeypatch.setattr(cuda, "LARGE_SHARE", 0.0)
         monkeypatch.setattr(cuda, "PIECE", 4)
     theta, host, device = both(structure, Log(), weighted=False)
     with host, device:

@@ -44,16 +44,27 @@ def movielens_100k(split: str | None = None, progress: Progress | None = None) -
 
 
 def movielens_1m(progress: Progress | None = None) -> Dataset:
-    """MovieLens 1M: user x film -> 1..5 stars."""
+    """MovieLens 1M: user x film -> 1..5 stars; with age, gender and occupation of users, and genres of films."""
     folder = find("ml-1m", progress)
     path = folder / "ratings.csv"
-    if path.exists():
-        table = csv.read_csv(path)
-    else:
-        raw = BytesIO((folder / "ratings.dat").read_bytes().replace(b"::", b"\t"))
-        table = _read_delimited(raw, "\t", ["user", "item", "rating", "time"])
+
+    def read(name: str, columns: list[str]) -> pa.Table:
+        raw = BytesIO((folder / name).read_bytes().replace(b"::", b"\t"))
+        return _read_delimited(raw, "\t", columns, encoding="latin1")
+
+    table = csv.read_csv(path) if path.exists() else read("ratings.dat", ["user", "item", "rating", "time"])
     columns = {name: table[name].to_numpy() for name in ("user", "item", "rating")}
-    return Dataset({name: columns[name] for name in ("user", "item")}, columns["rating"])
+    users, films = (
+        read("users.dat", ["user", "gender", "age", "occupation", "zip"]),
+        read("movies.dat", ["item", "title", "genre"]),
+    )
+    # Ages and occupations are codes of classes.
+    side = (
+        {name: users[name].to_numpy(zero_copy_only=False) for name in ("user", "gender")}
+        | {name: users[name].cast(pa.string()).to_numpy(zero_copy_only=False) for name in ("age", "occupation")},
+        {"item": films["item"].to_numpy(), "genre": [text.split("|") for text in films["genre"].to_pylist()]},
+    )
+    return Dataset({name: columns[name] for name in ("user", "item")}, columns["rating"], *side)
 
 
 def bookcrossing(progress: Progress | None = None) -> Dataset:

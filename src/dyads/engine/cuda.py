@@ -37,8 +37,11 @@ PIECE = 2048
 MOST_PIECES = 2048
 """Partial sums of a relation, a few for each team that a device runs at a time."""
 
-LARGE = 2**15
-"""Dyads of an entity from which its sums are divided among teams, and its search runs on the CPU."""
+LARGE, LARGE_SHARE = 2**14, 2**-8
+"""Dyads of an entity, and share of all, above which its sums are divided among teams and its search runs on the CPU.
+
+A team then ends before the others have done the rest; fewer entities on the CPU take less time there.
+"""
 
 SINGLE_SMALL_STEP = 1e-6
 """Relative predicted decrease below which a Newton step is the last: smaller ones are lost in single precision."""
@@ -151,7 +154,7 @@ class DeviceBound(Bound):
                 data=data,
                 start=owned.start,
                 largest_first=np.argsort(-count, kind="stable").astype(np.int32),
-                n_large=int(np.sum(count > LARGE)),
+                n_large=int(np.sum(count > max(LARGE, LARGE_SHARE * owned.start[-1]))),
                 owner=owner,
                 pieces=self.kernels.to_device((owner, bounds)),
                 groups=Groups.of(self.specs.structure, role, self._sizes[role.place], self._sizes[2]),
@@ -171,6 +174,7 @@ class DeviceBound(Bound):
     def release(self) -> None:
         self._held.clear()
         self._planned.clear()
+        self.kernels.buffer.cache_clear()
 
 
 class Device(Host):

@@ -578,12 +578,13 @@ def to_device(bundle: Any) -> Any:
 
 
 def to_host(array: Any) -> Array:
-    """Return a device's array on the host."""
-    return array if SIMULATED else array.copy_to_host()  # type: ignore[no-any-return]
+    """Return a copy of a device's array on the host."""
+    return array.copy() if SIMULATED else array.copy_to_host()  # type: ignore[no-any-return]
 
 
-def device_array(shape: tuple[int, ...], dtype: Any) -> Any:
-    """Return an uninitialised array on the device."""
+@lru_cache(maxsize=16)
+def buffer(shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return an uninitialised array on the device; the next call with this shape may return the same one."""
     return np.empty(shape, dtype) if SIMULATED else cuda.device_array(shape, dtype)
 
 
@@ -613,7 +614,7 @@ def _driven(sums: TeamSums, n: int, planned: Any) -> tuple[Room, int, Any]:
     if room.own_system:
         return room, n, ABSENT
     n_teams = min(n, MOST_SYSTEMS)
-    return room, n_teams, device_array((n_teams, 1 + room.size, room.size), np.float32)
+    return room, n_teams, buffer((n_teams, 1 + room.size, room.size), np.float32)
 
 
 def sum_pieces(sums: TeamSums, X: Any, pieces: tuple[Any, Any], planned: Any, level: int) -> tuple[Array, Array]:
@@ -623,7 +624,7 @@ def sum_pieces(sums: TeamSums, X: Any, pieces: tuple[Any, Any], planned: Any, le
     """
     room, n = Room.of(sums.specs, planned, False), len(pieces[0])
     lines = {VALUE: 0, GRADIENT: 1, CURVATURE: 1 + room.size}[level]
-    value, out = device_array((n,), np.float64), device_array((n, max(1, lines), room.size), np.float32)
+    value, out = buffer((n,), np.float64), buffer((n, max(1, lines), room.size), np.float32)
     task = Summing(sums, planned.groups, planned.team_part, X, pieces[0], out, pieces[1], value, level)
     if n:
         kernel_of(room)[n, THREADS](task)

@@ -61,8 +61,10 @@ class HostUpdates:
         return np.concatenate([np.diff(shard.start) for shard in self._orders.of(role)]) > 0
 
     def moments(self, role: Role) -> Moments:
-        own = self._blocks[role.place] - self._shift[role.place]
-        return Moments.of(own[self.labelled(role)])
+        own, labelled = self._blocks[role.place], self.labelled(role)
+        if role != Role.SHARED and self._side[role.place] is not None:
+            own = own - self._shift[role.place]
+        return Moments.of(own if labelled.all() else own[labelled])
 
     def solve(self, role: Role, n_steps: int = 1, codes: Codes | None = None) -> float:
         table, steps = self._blocks[role.place], Steps(n_steps, SMALL_STEP, 0.0, LEAST_PIVOT)
