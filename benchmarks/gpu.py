@@ -11,7 +11,7 @@ import warnings
 import numpy as np
 from core import main, rounded
 
-from dyads import CPU, CUDA, Features, Gibbs, LFLClassifier, LFLOrdinal, SideInformation
+from dyads import CPU, CUDA, Features, Gibbs, LFLOrdinal, SideInformation
 from dyads.data.dyads import Counts, Dyads
 from dyads.datasets import published
 from dyads.engine.posterior import Posterior
@@ -92,7 +92,7 @@ def gradients():
 
 
 def growth():
-    """Milliseconds of a sweep, GPU and CPU with two threads: number of dyads, labels at rank 10, rank at five labels."""
+    """Milliseconds of a sweep, GPU and CPU with two threads: by number of dyads, labels and rank."""
     table = {}
     for n in (10**5, 10**6, 10**7, 10**8):
         dyads = made_up(n, math.isqrt(n) * 20, math.isqrt(n) * 4)
@@ -143,10 +143,12 @@ def accuracy(rank=32, n_sweeps=100, n_splits=3):
             loss = -np.log(proba[np.arange(len(y_test)), np.searchsorted(model.classes_, y_test)])
             lines[name].append((math.sqrt(np.mean(error**2)), float(loss.mean()), seconds))
             print(seed, name, lines[name][-1], flush=True)
-    return rounded({
-        name: dict(zip(("RMSE", "log-loss", "seconds"), np.mean(values, axis=0).tolist(), strict=True))
-        for name, values in lines.items()
-    })
+    return rounded(
+        {
+            name: dict(zip(("RMSE", "log-loss", "seconds"), np.mean(values, axis=0).tolist(), strict=True))
+            for name, values in lines.items()
+        }
+    )
 
 
 if __name__ == "__main__":

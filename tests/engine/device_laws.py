@@ -3,8 +3,11 @@
 `python -m pytest tests/engine/device_laws.py` runs them on a GPU; `test_cuda.py` runs them in numba-cuda's simulator.
 """
 
+import sys
+
 import numpy as np
 import pytest
+from numba import config
 
 from dyads.engine import CPU, CUDA, cuda
 from dyads.model.loss import LOSSES as REGISTERED_LOSSES
@@ -14,6 +17,12 @@ from dyads.model.parameters import Role
 from dyads.model.streams import Key, Stream
 from dyads.model.structure import STRUCTURES as REGISTERED_STRUCTURES
 from problems import LOSS_CASES, LOSSES, STRUCTURE_CASES, STRUCTURES, make_dyads, make_objective, relative_error
+
+if config.ENABLE_CUDASIM:
+    # The simulator's main thread waits for the others in a loop, and holds Python's lock for one interval each time.
+    sys.setswitchinterval(1e-6)
+
+N_DYADS, N_DRAWS = (30, 2) if config.ENABLE_CUDASIM else (60, 3)
 
 SINGLE = 2e-4
 """Largest relative error of a result in single precision."""
@@ -29,9 +38,9 @@ def test_every_structure_and_loss_has_a_case():
     assert set(REGISTERED_LOSSES) == set(LOSS_CASES)
 
 
-def both(structure, loss, n_relations=1, weighted=True):
+def both(structure, loss, n_relations=1, weighted=True, n=N_DYADS):
     """An objective, a point, and the problems of the CPU and of the device."""
-    dyads = make_dyads(weighted=weighted, one_set=structure.one_set, n_relations=n_relations)
+    dyads = make_dyads(n, weighted=weighted, one_set=structure.one_set, n_relations=n_relations)
     objective = make_objective(structure, loss, dyads)
     theta = np.random.default_rng(1).normal(scale=0.5, size=objective.layout.size)
     return theta, CPU(1).bind(objective, dyads), CUDA().bind(objective, dyads)
@@ -79,7 +88,7 @@ def test_draws_are_the_cpus_up_to_rounding_and_the_same_in_every_run(structure, 
         for role in ours.roles:
             size = ours.theta().size and host.objective.layout.sizes[role.place]
             prior = BlockPrior(np.full(size, 0.1), 2.0 * np.eye(size) + 0.1, np.ones(size))
-            for number in range(3):
+            for number in range(N_DRAWS):
                 key = Key.of(0, Stream.BLOCKS, number, role)
                 accepted = ours.draw(role, key, prior)
                 again.draw(role, key, prior)
@@ -97,3 +106,18 @@ def test_blocks_that_do_not_fit_into_shared_memory_give_the_same_steps(monkeypat
             ours.solve(role, 2)
             theirs.solve(role, 2)
         assert relative_error(ours.theta(), theirs.theta()) < 10 * SINGLE
+
+
+@pytest.mark.skipif(not config.ENABLE_CUDASIM, reason="a device has its own number of threads")
+def test_the_number_of_threads_of_a_team_does_not_matter(monkeypatch):
+    """Threads of the simulator show a missing barrier, as threads of a device would."""
+    thetas = []
+    for n_threads in (1, 3):
+        theta, _, device = both(STRUCTURES[5], Log(), weighted=False, n=20)
+        with device:
+            monkeypatch.setattr(device._bound.kernels, "THREADS", n_threads)
+            updates = device.blocks_in_turn(theta)
+            updates.draw(Role.ROW, Key.of(0, Stream.BLOCKS, 0, Role.ROW))
+            updates.solve(Role.COL)
+            thetas.append(updates.theta())
+    assert relative_error(*thetas) < SINGLE

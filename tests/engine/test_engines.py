@@ -35,13 +35,17 @@ WEIGHTED = pytest.mark.parametrize("weighted", [False, pytest.param(True, marks=
 """Weighted dyads have kernels of their own, which take long to compile."""
 
 
-@pytest.fixture(params=ENGINES)
+HOSTS = [name for name in ENGINES if name != "cuda"]
+"""Engines that need no device; those that do have their laws in `device_laws.py`."""
+
+
+@pytest.fixture(params=HOSTS)
 def engine(request):
     """Each engine of the library."""
     return ENGINES[request.param]()
 
 
-@pytest.fixture(params=[*ENGINES, "toy"])
+@pytest.fixture(params=[*HOSTS, "toy"])
 def any_engine(request):
     """Each engine of the library, and one that has no more than L-BFGS and Newton's method need."""
     return {**ENGINES, "toy": Toy}[request.param]()

@@ -1,12 +1,13 @@
-"""The CUDA engine: sums over dyads on a GPU, by the kernels of `device`. Results are those of the CPU in distribution.
+"""The CUDA engine: sums over dyads on a GPU, by the kernels of `device`.
 
 Dyads stay on the device, sorted by row and by column. Blocks travel there for each pass and back; they are small
-beside the dyads. What is not a pure function of a shard runs on the CPU: the updates of nodes of one id set, which
-depend on each other, and sums with features of dyads.
+beside the dyads. On the CPU run: what is not a pure function of a shard (updates of the nodes of one id set, sums with
+features of dyads), SGD, the draws of side weights, and prediction.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,24 +76,20 @@ class CUDA(Setting):
 
 def kernels() -> Any:
     """Return the module of the kernels; raise a sentence that says what is missing."""
-    if not hasattr(np, "row_stack"):
-        # numba-cuda looks for it, and NumPy 2.5 has removed it.
-        np.row_stack = np.vstack  # noqa: NPY201
-    try:
+    if find_spec("numba_cuda") is not None:
+        if not hasattr(np, "row_stack"):
+            # numba-cuda looks for it, and NumPy 2.5 has removed it.
+            np.row_stack = np.vstack  # noqa: NPY201
         from numba import cuda
 
-        from dyads.engine import device
-    except ImportError as error:
-        raise InputError(
-            "engine='cuda' needs numba-cuda, which is not installed: run pip install 'dyads[cuda12]' or "
-            "'dyads[cuda13]', by the version of CUDA, or use engine='cpu'."
-        ) from error
-    if not cuda.is_available():
-        raise InputError(
-            "engine='cuda' found no NVIDIA GPU: expected one with its driver. Use engine='cpu', or start dyads on a "
-            "machine with a GPU."
-        )
-    return device
+        if cuda.is_available():
+            from dyads.engine import device
+
+            return device
+    raise InputError(
+        "engine='cuda' needs an NVIDIA GPU with its driver, and numba-cuda: run pip install 'dyads[cuda12]' or "
+        "'dyads[cuda13]', by the version of CUDA. Without a GPU, use engine='cpu'."
+    )
 
 
 class Planned(NamedTuple):

@@ -24,7 +24,7 @@ lanes shares the work on an entity (see `lanes`); all lanes take the same decisi
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -33,7 +33,9 @@ from dyads.engine.lanes import dot_from, lane, lane_sum, lanes, team_dot, wait
 from dyads.engine.orders import Bounds, Run
 from dyads.engine.sums import (
     EntitySums,
-    SharedSums,
+    Groups,
+    Part,
+    Prior,
     follow,
     has_self_link,
     sums_at,
@@ -305,7 +307,22 @@ def draw_shard(sums: EntitySums, X: Array, tasks: Sequence[Bounds], key: Key, ru
     return X, accepted / max(1, len(parts))
 
 
-def solve_shared(sums: SharedSums, X: Array, steps: Steps, run: Run) -> None:
+class RelationSums(Protocol):
+    """ "Sums at x" of the shared blocks of relations, such as `SharedSums`."""
+
+    groups: Groups
+    prior: Prior
+
+    def tasks(self, t: int) -> Any:
+        """Return what is true if relation t has dyads."""
+        ...
+
+    def work(self, t: int, part: Part) -> Any:
+        """Return scratch arrays for a part of the block of relation t."""
+        ...
+
+
+def solve_shared(sums: RelationSums, X: Array, steps: Steps, run: Run) -> None:
     """Move the shared blocks X (n_relations, size) towards their optimum; `run` maps over relations."""
     size = X.shape[1]
     if not sums.prior.active.any():
@@ -318,7 +335,7 @@ def solve_shared(sums: SharedSums, X: Array, steps: Steps, run: Run) -> None:
     run(relation, range(len(X)))
 
 
-def draw_shared(sums: SharedSums, X: Array, key: Key, run: Run) -> Array:
+def draw_shared(sums: RelationSums, X: Array, key: Key, run: Run) -> Array:
     """Draw each of the shared blocks X once, in place; return acceptance rates (n_relations,)."""
     size = X.shape[1]
     # The block of a single relation is shared by all dyads, so it is known so precisely that proposals of the whole

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from threading import Lock
-from typing import Any
+from typing import Any, Self
 
 import joblib
 import numpy as np
@@ -177,7 +177,7 @@ class Host:
         self.objective, self.dyads = objective, bound.dyads
         self._bound, self._run = bound, bound.threads.map
 
-    def __enter__(self) -> "Host":
+    def __enter__(self) -> Self:
         self._bound.resources.enter_context(BLAS_ON_ONE_THREAD)
         return self
 

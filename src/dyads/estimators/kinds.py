@@ -106,8 +106,8 @@ class LFLClassifier(_Nominal):
         How to predict for unknown ids, which have neither labels nor features. "prior": average the probabilities over
         the rows (columns) of the training data. "mean": take the mean of the training predictions of the other id, the
         paper's baseline. "raise": raise an error. "nan": return NaN.
-    engine : "cpu" or `dyads.CPU`, default "cpu"
-        Engine that computes the sums over dyads. The result does not depend on the number of threads.
+    engine : "cpu", "cuda", `dyads.CPU` or `dyads.CUDA`, default "cpu"
+        Engine that computes the sums over dyads. The result does not depend on the number of threads of a CPU.
     random_state : int, RandomState or None, default None
         Seed of all random numbers.
     verbose : int, default 0
