@@ -150,6 +150,7 @@ def test_every_format_is_read_and_written(run, files, ratings, suffix):
     np.testing.assert_allclose(out["mean"], expected, rtol=1e-15 if read else 1e-5)
 
 
+@pytest.mark.slow
 def test_a_store_is_described_split_fitted_and_judged(run, here, monkeypatch):
     monkeypatch.setattr("dyads.report.doctor.FEWEST_PAIRS", 1000)
     rng = np.random.default_rng(0)

@@ -211,6 +211,7 @@ def test_info_shows_what_a_search_chose(table):
     assert again.held_out_["model"] == -search.best_score_
 
 
+@pytest.mark.slow
 def test_a_relational_structure_has_the_name_that_was_given(run, table):
     table.assign(kind="k", label=table["rating"] > 1).to_csv("many.csv", index=False)
     options = ("--kind", "relational", "--relation", "kind", "--rank", 0, "--solver", "lbfgs")

@@ -101,10 +101,14 @@ SOLVERS = {
     "implicit": LFLOrdinal(1, l2=3.0, solver=SGD(2), random_state=0, features=SideInformation(implicit=True)),
     "implicit, drawn": LFLOrdinal(1, solver=Gibbs(sweeps=4), random_state=0, features=SideInformation(implicit=True)),
 }
+LONG = ("newton", "features", "implicit, drawn")
+"""Those whose kernels take longest to compile."""
 
 
 @pytest.mark.filterwarnings("ignore::dyads.errors.NotConvergedWarning")
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in SOLVERS]
+)
 def test_a_store_and_a_table_give_the_same_model(name, made, small_parts, tmp_path):
     table = ratings()
     shutil.copytree(made.path, tmp_path / "store")
@@ -121,6 +125,7 @@ def test_a_store_and_a_table_give_the_same_model(name, made, small_parts, tmp_pa
     np.testing.assert_array_equal(again.record_.draws[0].theta, of_table.record_.draws[0].theta)
 
 
+@pytest.mark.slow
 def test_one_set_and_relations_come_from_a_store_too(tmp_path):
     rng = np.random.default_rng(0)
     links = pd.DataFrame({"source": rng.integers(0, 20, 300), "target": rng.integers(0, 20, 300)}).drop_duplicates()

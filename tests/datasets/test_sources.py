@@ -45,7 +45,8 @@ def publish(monkeypatch, publisher, damaged=False):
     address, folder = publisher
     with zipfile.ZipFile(folder / "ml-1m.zip", "w") as archive:
         archive.writestr("ml-1m/ratings.dat", "1::10::5::978300760\n2::11::3::978302109\n")
-        archive.writestr("ml-1m/users.dat", "1::F::1::10::48067\n")
+        archive.writestr("ml-1m/users.dat", "1::F::1::10::48067\n2::M::56::16::70072\n")
+        archive.writestr("ml-1m/movies.dat", "10::GoldenEye (1995)::Action|Adventure\n11::Heat (1995)::Crime\n")
     digest = hashlib.md5((folder / "ml-1m.zip").read_bytes()).hexdigest()
     source = replace(
         sources.SOURCES["ml-1m"],

@@ -63,7 +63,9 @@ def test_rank_zero_is_multinomial_logistic_regression(n_labels, weighted):
     np.testing.assert_allclose(model.predict_proba(X), p, atol=1e-3)
 
 
-@pytest.mark.parametrize("loss", ["log", "brier", "absolute", "squared"])
+@pytest.mark.parametrize(
+    "loss", ["log", *(pytest.param(x, marks=pytest.mark.slow) for x in ("brier", "absolute", "squared"))]
+)
 def test_lbfgs_ends_at_a_stationary_point(loss):
     X, y = ratings()
     model = LFLOrdinal(rank=2, loss=loss, l2=1.0, solver=LBFGS(max_iter=5000, tol=1e-14), random_state=0).fit(X, y)

@@ -40,7 +40,9 @@ def quiet(function, *arguments, **choices):
 # -------------------------------------------------------------------------------------------------------- the laws
 
 
-@pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
+@pytest.mark.parametrize(
+    "structure", [STRUCTURES[0], *(pytest.param(x, marks=pytest.mark.slow) for x in STRUCTURES[1:])], ids=repr
+)
 @pytest.mark.parametrize("interactions", [0, 2])
 def test_gradients_of_side_weights_match_central_differences(structure, interactions):
     if structure.rank < interactions:

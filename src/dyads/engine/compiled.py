@@ -298,5 +298,5 @@ for _function in (*structure.COMPOSED, *loss.COMPOSED, *objective.COMPOSED, *str
     jitable(_function)
 for _dispatched in (*structure.DISPATCHED, *loss.DISPATCHED):
     by_type(_dispatched)
-for _either, _single, _double in loss.BY_PRECISION:
+for _either, _single, _double, _ in loss.BY_PRECISION:
     _bind_inlined(_either, lambda x, single=_single, double=_double: single if x == types.float32 else double)

@@ -8,7 +8,6 @@ every run. Arrays are in single precision, sums of losses in double.
 The scratch arrays of a team lie in shared memory; their sizes are those of a `Room`.
 """
 
-import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -23,18 +22,17 @@ from dyads.engine.entity import Steps, System, descend, draw_block
 from dyads.engine.lanes import SERIAL, lane, lane_sum, lanes, wait
 from dyads.engine.sums import (
     Part,
-    add_direction_weights,
     add_scores,
-    diagonal_weights,
     gather_cols,
     gather_data,
     gather_pairs,
     gather_rows,
+    pair_weights,
     project,
     tile_size,
     weigh_tile,
 )
-from dyads.model.loss import Curvature, curvature, evaluate, exp
+from dyads.model.loss import BY_PRECISION, Curvature, curvature, evaluate
 from dyads.model.parameters import Role
 from dyads.model.streams import Key
 from dyads.model.structure import label_weights, shared_label_weights
@@ -62,8 +60,11 @@ STRIP = 4
 SHARED_FLOATS = 12_288
 """Single-precision numbers of shared memory that a team may use: 48 KB, the most without asking the driver."""
 
-LIMITS: dict[str, int] = {} if SIMULATED else {"max_registers": 128}
+MOST_REGISTERS = 128
 """Most registers of a thread: with more, fewer teams run at a time, and there is less to do while memory is read."""
+
+compile_kernel = cuda.jit if SIMULATED else cuda.jit(max_registers=MOST_REGISTERS)
+"""Compiles a kernel; the simulator has no registers."""
 
 MOST_SYSTEMS = 512
 """Teams at a time whose gradient and curvature lie in global memory, where they do not fit into shared memory."""
@@ -211,6 +212,26 @@ class Room(NamedTuple):
         )
 
 
+class TeamTile(NamedTuple):
+    """The dyads of a tile, a column each; see `sums.Gathered` and `sums.Work`.
+
+    Attributes
+    ----------
+    label : (tile,) codes
+    weight, value, total : (tile + 1,)
+    partner : (block + STRIP, tile + 1) factors of partners
+    s, g : (n_labels, tile + 1)
+    """
+
+    label: Any
+    weight: Any
+    value: Any
+    total: Any
+    partner: Any
+    s: Any
+    g: Any
+
+
 class TeamWork(NamedTuple):
     """Scratch arrays of a team for the sums over dyads; see `sums.Work`. Column j of a tile belongs to one thread.
 
@@ -219,10 +240,7 @@ class TeamWork(NamedTuple):
     groups : the groups of the block
     relation : (1,) the relation of `E`
     E : (n_labels, n_groups)
-    label : (tile,) codes
-    weight, value, total : (tile + 1,)
-    v : (block + STRIP, tile + 1)
-    s, g : (n_labels, tile + 1)
+    tile : the dyads of a tile
     C : curvature of the losses in the scores
     pull : (n_part, tile + 1)
     along : (n_directions, n_part, tile + 1)
@@ -233,13 +251,7 @@ class TeamWork(NamedTuple):
     groups: Any
     relation: Any
     E: Any
-    label: Any
-    weight: Any
-    value: Any
-    total: Any
-    v: Any
-    s: Any
-    g: Any
+    tile: TeamTile
     C: Curvature
     pull: Any
     along: Any
@@ -281,7 +293,7 @@ def team_pass(sums, begin, last, x, part, level, out, work):  # type: ignore[no-
         work.relation[0] = -1
     total = 0.0
     while begin < last:
-        n = tile_size(data.relation, owned.order, begin, last, work.label.size - 1)
+        n = tile_size(data.relation, owned.order, begin, last, work.tile.label.size - 1)
         wait(team)
         if first == 0:
             weights_of_relation(sums, relation_at(data.relation, owned.order[begin]), work)
@@ -314,12 +326,12 @@ def evaluate_dyad(sums, n, j, x, part, level, work):  # type: ignore[no-untyped-
     structure, loss, data, blocks = sums.specs.structure, sums.specs.loss, sums.data, sums.blocks
     order, E = sums.owned.order[n : n + 1], work.E
     label, weight, value, total = (
-        work.label[j : j + 1],
-        work.weight[j : j + 1],
-        work.value[j : j + 1],
-        work.total[j : j + 1],
+        work.tile.label[j : j + 1],
+        work.tile.weight[j : j + 1],
+        work.tile.value[j : j + 1],
+        work.tile.total[j : j + 1],
     )
-    v, s, g = work.v[:, j : j + 1], work.s[:, j : j + 1], work.g[:, j : j + 1]
+    v, s, g = work.tile.partner[:, j : j + 1], work.tile.s[:, j : j + 1], work.tile.g[:, j : j + 1]
     gather_data(data, order, s, label, weight)
     if sums.owned.role == Role.ROW:
         gather_cols(structure, data, order, blocks, v, s)
@@ -343,7 +355,7 @@ def evaluate_dyad(sums, n, j, x, part, level, work):  # type: ignore[no-untyped-
         pull, along = work.pull[:, j : j + 1], work.along[:, :, j : j + 1]
         project(1, own, group, E, g, C.direction, pull, along)
         for m in range(part.pair.shape[0]):
-            weigh_pair(part.pair[m, 0], part.pair[m, 1], own, group, E, C, along, work.pair[m, j : j + 1])
+            pair_weights(1, part.pair[m, 0], part.pair[m, 1], own, group, E, C, along, work.pair[m, j : j + 1])
     return value[0] * weight[0]
 
 
@@ -359,18 +371,11 @@ def pull_group(own, group, E, g, out):  # type: ignore[no-untyped-def]
 
 
 @jitable
-def weigh_pair(p, q, own, group, E, C, along, out):  # type: ignore[no-untyped-def]
-    """WRITE the weight w_pq of a pair of groups of a part, for one dyad, to `out` (1,)."""
-    diagonal_weights(1, p, q, own, group, E, C.diagonal, out)
-    add_direction_weights(1, C.weight, along[:, p], along[:, q], out)
-
-
-@jitable
 def add_gradient(team, n, part, out, work):  # type: ignore[no-untyped-def]
     """ADD the gradient of a tile of n dyads to out[0]."""
     # The last threads, since the first ones have longer strips of the curvature.
     for k in range(lanes(team) - 1 - lane(team), part.entry.size, lanes(team)):
-        total, v, pull = out[0, k], work.v[part.entry[k]], work.pull[part.of[k]]
+        total, v, pull = out[0, k], work.tile.partner[part.entry[k]], work.pull[part.of[k]]
         for d in range(n):
             total += pull[d] * v[d]
         out[0, k] = total
@@ -381,8 +386,13 @@ def add_curvature(team, n, part, out, work):  # type: ignore[no-untyped-def]
     """ADD the curvature of a tile of n dyads to out[1:]."""
     for m in range(lane(team), part.strip.shape[0], lanes(team)):
         k, j, width, pair = part.strip[m, 0], part.strip[m, 1], part.strip[m, 2], part.strip[m, 3]
-        left, right = work.v[part.entry[k]], part.entry[j]
-        v0, v1, v2, v3 = work.v[right], work.v[right + 1], work.v[right + 2], work.v[right + 3]
+        left, right = work.tile.partner[part.entry[k]], part.entry[j]
+        v0, v1, v2, v3 = (
+            work.tile.partner[right],
+            work.tile.partner[right + 1],
+            work.tile.partner[right + 2],
+            work.tile.partner[right + 3],
+        )
         a0 = a1 = a2 = a3 = np.float32(0)
         if pair >= 0:
             weight = work.pair[pair]
@@ -398,7 +408,7 @@ def add_curvature(team, n, part, out, work):  # type: ignore[no-untyped-def]
                 C = Curvature(
                     work.C.diagonal[:, d : d + 1], work.C.weight[:, d : d + 1], work.C.direction[:, :, d : d + 1]
                 )
-                weigh_pair(p, q, work.groups.own, part.group, work.E, C, work.along[:, :, d : d + 1], out_weight)
+                pair_weights(1, p, q, work.groups.own, part.group, work.E, C, work.along[:, :, d : d + 1], out_weight)
                 a0 += out_weight[0] * left[d] * v0[d]
         out[1 + k, j] += a0
         if width > 1:
@@ -524,7 +534,7 @@ def kernel_of(room: Room) -> Any:
     n_groups, n_part, n_pairs, m = room.n_groups, room.n_part, max(1, room.n_pairs), room.tile + 1
     n_vectors, n_lines, n_sums = block + STRIP, 1 + size if room.own_system else 1, size if room.own_system else 1
 
-    @cuda.jit(**LIMITS)
+    @compile_kernel
     def kernel(task):  # type: ignore[no-untyped-def]
         partial = cuda.shared.array(THREADS, float64)
         x = cuda.shared.array(block, float32)
@@ -549,7 +559,8 @@ def kernel_of(room: Room) -> Any:
         along = cuda.shared.array((directions, n_part, m), float32)
         pair = cuda.shared.array((n_pairs, m), float32)
         C = Curvature(diagonal, bend, direction)
-        work = TeamWork(task.groups, relation, E, label, weight, value, total, v, s, g, C, pull, along, pair, scratch)
+        tile = TeamTile(label, weight, value, total, v, s, g)
+        work = TeamWork(task.groups, relation, E, tile, C, pull, along, pair, scratch)
         table = system_sums(task.scratch, own)
         system = System(x, mode, d, z, table, table[0], table[1:])
         sums = with_team(task.sums, partial)  # type: ignore[no-untyped-call]
@@ -627,14 +638,11 @@ def sum_pieces(sums: TeamSums, X: Any, pieces: tuple[Any, Any], planned: Any, le
     return to_host(value), to_host(out) if lines else np.empty(0)
 
 
-def native_exp(x):  # type: ignore[no-untyped-def]
-    """Return exp(x): a device has a fast one of its own."""
-    return math.exp(x)
-
-
 def _bind() -> None:
     """Bind what kernels call to numba-cuda."""
-    for function, choose in {**BOUND, exp: lambda x: native_exp, with_team: lambda *_: with_team}.items():
+    # A device has fast exponentials and logarithms of its own.
+    native = {function: lambda *_, own=own: own for function, _, _, own in BY_PRECISION}
+    for function, choose in {**BOUND, **native, with_team: lambda *_: with_team}.items():
         # A function that returns an array has to be inlined.
         inline = "always" if function in (with_team, system_sums) else "never"
         overload(function, strict=False, inline=inline)(choose)

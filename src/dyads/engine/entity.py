@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from dyads.engine.compiled import inlined, kernel, reduction
+from dyads.engine.compiled import inlined, jitable, kernel, reduction
 from dyads.engine.lanes import dot_from, lane, lane_sum, lanes, team_dot, wait
 from dyads.engine.orders import Bounds, Run
 from dyads.engine.sums import (
@@ -144,7 +144,7 @@ def value_at(sums, e, x, part, curved, system, work):  # type: ignore[no-untyped
     return loss + finish(sums.team, x, sums.prior, e, part, curved, system)
 
 
-@inlined
+@jitable
 def descend(sums, e, block, steps, part, system, work):  # type: ignore[no-untyped-def]
     """Move `block` towards the minimum of f of entity e; return f at the start.
 
@@ -237,24 +237,38 @@ def draw_block(sums, e, block, key, number, part, system, work):  # type: ignore
     return accepted
 
 
-@kernel
-def newton_pass(sums, X, bounds, steps, part, system, work):  # type: ignore[no-untyped-def]
-    """Solve the subproblems of entities bounds[0]..bounds[1]-1, whose blocks are rows of X."""
-    for e in range(bounds[0], bounds[1]):
-        descend(sums, e, X[e], steps, part, system, work)
+class Move(NamedTuple):
+    """What a pass does with blocks: it draws them, or solves for them. One type for both, so that one pass is compiled.
+
+    Attributes
+    ----------
+    drawn : whether blocks are drawn
+    steps : stopping rule of Newton's method
+    key, number : key of the noise, and number of the part
+    accepted : (n,) receives the number of accepted draws
+    """
+
+    drawn: bool
+    steps: Steps
+    key: Key
+    number: int
+    accepted: Any
 
 
 @kernel
-def draw_pass(sums, X, bounds, key, number, accepted, part, system, work):  # type: ignore[no-untyped-def]
-    """Draw a part of the blocks, rows of X, of those entities bounds[0]..bounds[1]-1 that have dyads.
+def block_pass(sums, X, bounds, move, part, system, work):  # type: ignore[no-untyped-def]
+    """Solve for the blocks, rows of X, of entities bounds[0]..bounds[1]-1, or draw those that have dyads.
 
     After an accepted draw of a dyad feature's weights the score offsets are updated, since the next feature is drawn
-    given this one. ADDS the number of accepted draws to `accepted`.
+    given this one.
     """
     owned = sums.owned
     for e in range(bounds[0], bounds[1]):
-        if owned.start[e] < owned.start[e + 1] and draw_block(sums, e, X[e], key, number, part, system, work):
-            accepted[e] += 1
+        labelled = owned.start[e] < owned.start[e + 1]
+        if not move.drawn:
+            descend(sums, e, X[e], move.steps, part, system, work)
+        elif labelled and draw_block(sums, e, X[e], move.key, move.number, part, system, work):
+            move.accepted[e] += 1
             follow(owned.amount, sums, e, X[e])
 
 
@@ -278,8 +292,10 @@ def solve_shard(sums: EntitySums, X: Array, tasks: Sequence[Bounds], steps: Step
     groups = sums.groups
     (whole,) = groups.parts(size)
 
+    move = Move(False, steps, Key(np.uint64(0), np.uint64(0)), 0, np.zeros(0))
+
     def task(bounds: Bounds) -> None:
-        newton_pass(sums, X, bounds, steps, whole, System.of(size, size), sums.work(groups, whole))
+        block_pass(sums, X, bounds, move, whole, System.of(size, size), sums.work(groups, whole))
 
     run(task, tasks)
     return X
@@ -300,7 +316,8 @@ def draw_shard(sums: EntitySums, X: Array, tasks: Sequence[Bounds], key: Key, ru
     def task(bounds: Bounds) -> None:
         for number, part in enumerate(parts):
             system = System.of(size, len(part.entry))
-            draw_pass(sums, X, bounds, key, number, accepted, part, system, sums.work(groups, part))
+            move = Move(True, TO_THE_MODE, key, number, accepted)
+            block_pass(sums, X, bounds, move, part, system, sums.work(groups, part))
 
     if parts:
         run(task, tasks)
@@ -388,9 +405,15 @@ def finish(team, x, prior, e, part, curved, system):  # type: ignore[no-untyped-
     value = add_prior(team, x, prior, e, entry, gx)
     if not curved:
         return value
+    scale, whole = prior.scale[e], entry.size == x.size
     for k in range(lane(team), entry.size, lanes(team)):
-        for j in range(k, entry.size):
-            M[k, j] += prior.scale[e] * prior.precision[entry[k], entry[j]]
+        line = prior.precision[entry[k]]
+        if whole:
+            for j in range(k, entry.size):
+                M[k, j] += scale * line[j]
+        else:
+            for j in range(k, entry.size):
+                M[k, j] += scale * line[entry[j]]
     wait(team)
     for k in range(lane(team), entry.size, lanes(team)):
         if not prior.active[entry[k]]:

@@ -80,7 +80,7 @@ class Shard:
         """Ranges of owners for sums, relative to the shard's first owner; together they cover all owners."""
         return owner_tasks(self.start, CHUNK)
 
-    @property
+    @cached_property
     def entity_tasks(self) -> list[Bounds]:
         """Ranges of owners to solve for or to draw; one range for nodes, since they depend on each other."""
         if self.role == Role.NODE:
@@ -111,6 +111,7 @@ class Orders:
 
     def __init__(self, dyads: Dyads, one_set: bool, n_groups: int, shard: int | None = None) -> None:
         self.dyads, self.one_set, self.n_groups, self.shard = dyads, one_set, n_groups, shard
+        self._labelled: dict[Role, Array] = {}
 
     @cached_property
     def in_row_order(self) -> Dyads:
@@ -147,6 +148,16 @@ class Orders:
     def of(self, role: Role) -> list[Shard]:
         """Return the shards of a role: rows, columns or nodes."""
         return self.by_row if role == Role.ROW else self.by_col if role == Role.COL else self.by_node
+
+    def labelled(self, role: Role) -> Array:
+        """Return a mask of the rows, columns, nodes or relations that have dyads."""
+        if role not in self._labelled:
+            if role == Role.SHARED:
+                count: Any = np.sum([np.diff(shard.by_relation.start) for shard in self.by_row], axis=0)
+            else:
+                count = np.concatenate([np.diff(shard.start) for shard in self.of(role)])
+            self._labelled[role] = count > 0
+        return self._labelled[role]
 
     @cached_property
     def cells(self) -> "Cells":

@@ -83,6 +83,14 @@ class Posterior:
         self.roles = (*own, Role.SHARED) if self.layout.n_relations > 1 else own
         """The roles whose blocks have learnt priors."""
 
+    def approach(self, theta: Array, n_sweeps: int) -> Array:
+        """Return theta after sweeps of Newton's method over all blocks; side weights do not move."""
+        updates = self.problem.blocks_in_turn(theta)
+        for _ in range(n_sweeps):
+            for role in updates.roles:
+                updates.solve(role)
+        return updates.theta()
+
     def start(self, theta: Array, rng: np.random.Generator) -> State:
         """Return the state of a chain that starts at theta.
 

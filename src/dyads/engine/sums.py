@@ -43,6 +43,13 @@ Array = np.ndarray[Any, Any]
 NOT_ONE = 2.0
 """Value of the shared block in `Groups.of`, which looks for label weights that are one whatever that block is."""
 
+WIDTH = 16
+"""Loops over the dyads of a tile run up to a multiple of this: the rest of a vectorised loop is slow, one by one.
+
+What they compute beyond the last dyad enters no sum. With ten relations a tile has six dyads, and sweeps are then a
+tenth faster.
+"""
+
 GATHERED_BYTES = 2**19
 """Memory for gathered tiles per task: they should stay in a core's second cache. Tiles beyond it are gathered again."""
 
@@ -168,8 +175,8 @@ class Gathered(NamedTuple):
     @classmethod
     def of(cls, n_labels: int, block_size: int, n_groups: int, most_tiles: int, memory: int) -> "Gathered":
         slots = int(np.clip(memory // (8 * ROOM * (block_size + n_labels + 2)), 1, max(1, most_tiles)))
-        v, base = np.empty((slots, block_size, ROOM)), np.empty((slots, n_labels, ROOM))
-        label, weight = np.empty((slots, ROOM), np.int64), np.empty((slots, ROOM))
+        v, base = np.zeros((slots, block_size, ROOM)), np.zeros((slots, n_labels, ROOM))
+        label, weight = np.zeros((slots, ROOM), np.int64), np.zeros((slots, ROOM))
         return cls(np.full(slots, -1), v, base, label, weight, np.empty((slots, n_labels, n_groups)))
 
 
@@ -345,16 +352,17 @@ def entity_pass(sums, e, x, part, curved, out, work):  # type: ignore[no-untyped
                 out[k, j] = 0
     while begin < last:
         n = tile_size(data.relation, owned.order, begin, last, TILE)
-        slot = score_tile(sums, e, begin, n, tile, x, work)
+        m = (n + WIDTH - 1) // WIDTH * WIDTH
+        slot = score_tile(sums, e, begin, n, m, tile, x, work)
         label, weight = work.gathered.label[slot], work.gathered.weight[slot]
         if curved:
-            curvature(loss, n, label, work.s, work.g, work.value, work.total, work.C)
-            weigh_tile(data.weight, n, weight, work.g, work.C)
+            curvature(loss, m, label, work.s, work.g, work.value, work.total, work.C)
+            weigh_tile(data.weight, m, weight, work.g, work.C)
             E = work.gathered.E[slot]
-            project(n, work.groups.own, part.group, E, work.g, work.C.direction, work.pull, work.along)
-            add_tile(n, work.gathered.v[slot], E, part, out, work)
+            project(m, work.groups.own, part.group, E, work.g, work.C.direction, work.pull, work.along)
+            add_tile(n, m, work.gathered.v[slot], E, part, out, work)
         else:
-            evaluate(loss, n, label, work.s, work.g, work.value, work.total)
+            evaluate(loss, m, label, work.s, work.g, work.value, work.total)
         total += sum_values(data.weight, n, work.value, weight)
         begin += n
         tile += 1
@@ -371,14 +379,14 @@ def tile_size(relation, order, begin, last, most):  # type: ignore[no-untyped-de
 
 
 @inlined
-def score_tile(sums, e, begin, n, tile, x, work):  # type: ignore[no-untyped-def]
+def score_tile(sums, e, begin, n, m, tile, x, work):  # type: ignore[no-untyped-def]
     """WRITE the scores of a tile of entity e with block x to work.s; return the slot in which the tile is gathered."""
     gathered = work.gathered
     slot = min(tile, gathered.first.size - 1)
     if gathered.first[slot] != begin:
         fixed = gather(sums, e, begin, n, slot, x, work)
         gathered.first[slot] = begin if fixed else -1
-    add_scores(n, work.groups, gathered.E[slot], x, gathered.v[slot], gathered.base[slot], work.total, work.s)
+    add_scores(m, work.groups, gathered.E[slot], x, gathered.v[slot], gathered.base[slot], work.total, work.s)
     return slot
 
 
@@ -559,58 +567,72 @@ def project_group(n, own, group, E, labels, out):  # type: ignore[no-untyped-def
 
 
 @inlined
-def add_tile(n, v, E, part, out, work):  # type: ignore[no-untyped-def]
+def add_tile(n, m, v, E, part, out, work):  # type: ignore[no-untyped-def]
     """ADD the gradient and the curvature of a tile to `out`; see the top of this module."""
     entry, group, end, own = part.entry, part.group, part.end, work.groups.own
     pull, along, pair, left, right, C = work.pull, work.along, work.pair, work.left, work.right, work.C
-    for r in range(C.weight.shape[0] if part.n_single else 0):
-        for q in range(part.n_single):
-            multiply_rows(n, along[r, q], v[entry[q]], right[q])
-            multiply_rows(n, C.weight[r], right[q], left[q])
-        add_product(left, part.n_single, right, 0, part.n_single, n, out, 1, 0)
+    one_label_each = True
     for q in range(part.n_single):
         out[0, q] += sum_of_products(n, pull[q], v[entry[q]])
-        for p in range(q + 1):
-            if own[group[p]] < 0 or own[group[q]] < 0 or own[group[p]] == own[group[q]]:
-                diagonal_weights(n, p, q, own, group, E, C.diagonal, pair)
-                out[1 + p, q] += sum_of_triple_products(n, pair, v[entry[p]], v[entry[q]])
+        one_label_each = one_label_each and own[group[q]] >= 0
+    for r in range(C.weight.shape[0] if part.n_single else 0):
+        for q in range(part.n_single):
+            multiply_rows(m, along[r, q], v[entry[q]], right[q])
+            multiply_rows(m, C.weight[r], right[q], left[q])
+        add_product(left, part.n_single, right, 0, part.n_single, n, out, 1, 0)
+    if one_label_each:
+        for q in range(part.n_single):
+            for p in range(q + 1):
+                y = own[group[p]]
+                if y == own[group[q]]:
+                    out[1 + p, q] += sum_of_triple_products(n, C.diagonal[y], v[entry[p]], v[entry[q]])
+    else:
+        for y in range(E.shape[0]):
+            weighted = False
+            for q in range(part.n_single):
+                weighted = weighted or E[y, group[q]] != 0
+            if weighted:
+                for q in range(part.n_single):
+                    multiply_row(m, E[y, group[q]], v[entry[q]], right[q])
+                    multiply_rows(m, C.diagonal[y], right[q], left[q])
+                add_product(left, part.n_single, right, 0, part.n_single, n, out, 1, 0)
     for q in range(part.n_single, end.size):
-        for i in range(n):
+        for i in range(m):
             left[0, i] = pull[q, i]
         for p in range(q + 1):
-            diagonal_weights(n, p, q, own, group, E, C.diagonal, pair)
-            add_direction_weights(n, C.weight, along[:, p], along[:, q], pair)
+            pair_weights(m, p, q, own, group, E, C, along, pair)
             for k in range(end[p - 1] if p else 0, end[p]):
-                multiply_rows(n, pair, v[entry[k]], left[1 + k])
+                multiply_rows(m, pair, v[entry[k]], left[1 + k])
         begin = end[q - 1] if q else 0
         add_product(left, 1 + end[q], v, entry[begin], end[q] - begin, n, out, 0, begin)
 
 
 @kernel
-def diagonal_weights(n, p, q, own, group, E, diagonal, out):  # type: ignore[no-untyped-def]
-    """WRITE sum_y diagonal_y E_yp E_yq, for groups p and q of a part, to `out` (n,)."""
+def pair_weights(n, p, q, own, group, E, C, along, out):  # type: ignore[no-untyped-def]
+    """WRITE the weights w_pq of groups p and q of a part to `out` (n,)."""
     first, second = own[group[p]], own[group[q]]
     if first >= 0 and first == second:
         for i in range(n):
-            out[i] = diagonal[first, i]
-        return
-    for i in range(n):
-        out[i] = 0
-    if first >= 0 and second >= 0:
-        return
-    for y in range(E.shape[0]):
-        c = E[y, group[p]] * E[y, group[q]]
-        if c != 0:
-            for i in range(n):
-                out[i] += c * diagonal[y, i]
-
-
-@kernel
-def add_direction_weights(n, weight, first, second, out):  # type: ignore[no-untyped-def]
-    """out += sum_r weight_r first_r second_r; `weight`, `first`, `second` : (n_directions, n)."""
-    for r in range(weight.shape[0]):
+            out[i] = C.diagonal[first, i]
+    else:
         for i in range(n):
-            out[i] += weight[r, i] * first[r, i] * second[r, i]
+            out[i] = 0
+        if first < 0 or second < 0:
+            for y in range(E.shape[0]):
+                c = E[y, group[p]] * E[y, group[q]]
+                if c != 0:
+                    for i in range(n):
+                        out[i] += c * C.diagonal[y, i]
+    for r in range(C.weight.shape[0]):
+        for i in range(n):
+            out[i] += C.weight[r, i] * along[r, p, i] * along[r, q, i]
+
+
+@jitable
+def multiply_row(n, c, x, out):  # type: ignore[no-untyped-def]
+    """WRITE out = c x, for a number c."""
+    for i in range(n):
+        out[i] = c * x[i]
 
 
 @kernel

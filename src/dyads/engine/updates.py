@@ -56,9 +56,7 @@ class HostUpdates:
         return self._theta
 
     def labelled(self, role: Role) -> Array:
-        if role == Role.SHARED:
-            return np.asarray(np.sum([np.diff(shard.by_relation.start) for shard in self._orders.by_row], axis=0) > 0)
-        return np.concatenate([np.diff(shard.start) for shard in self._orders.of(role)]) > 0
+        return self._orders.labelled(role)
 
     def moments(self, role: Role) -> Moments:
         own, labelled = self._blocks[role.place], self.labelled(role)

@@ -13,12 +13,12 @@ from dyads.data.dyads import Dyads
 from dyads.engine.posterior import Posterior, State
 from dyads.errors import CheckpointWarning, InputError, caller_level
 from dyads.learn.checkpoint import WATCHED, Checkpoint, check_seed, fingerprint_of, resumed_chains
-from dyads.learn.training import Callback, FitRun, Learned, Progress, Restart, initial_theta, train, work_of
+from dyads.learn.training import Callback, FitRun, Learned, Progress, Restart, initial_theta, work_of
 from dyads.metrics import effective_sample_size, log_proba, r_hat
 from dyads.model.objective import Objective
 from dyads.model.streams import Stream, SweepNoise, random_stream
 from dyads.solve.gibbs import Chain, Gibbs, burn_in_length
-from dyads.solve.minimise import Ended, Newton
+from dyads.solve.minimise import Ended
 
 Array = np.ndarray[Any, Any]
 
@@ -127,26 +127,22 @@ def sample(
         def watched(state: State) -> Array:
             return _chances(posterior.proba(state, pairs), pairs.label)
 
+        def start(number: int) -> State:
+            theta = initial_theta(objective, random_stream(seed, Stream.START, number), kept, run.values)
+            if run.start is not None and number == 0:
+                theta = run.start(theta)
+            else:
+                theta = posterior.approach(theta, START_SWEEPS)
+            return posterior.start(theta, random_stream(seed, Stream.CHAIN_START, number))
+
         for number in range(solver.chains):
-            if number == len(chains):
-                if run.start is not None and number == 0:
-                    start = random_stream(seed, Stream.START, 0)
-                    theta = run.start(initial_theta(objective, start, dyads, kept, run.values))
-                else:
-                    alone = run._replace(seed=seed + number, validation_fraction=None, callback=None, start=None)
-                    point = train(objective, kept, Newton(START_SWEEPS), alone)
-                    if point.interrupted and number == 0:
-                        raise KeyboardInterrupt
-                    if point.interrupted:
-                        interrupted = True
-                        break
-                    theta = point.best.theta
-                chains.append(Chain(posterior.start(theta, random_stream(seed, Stream.CHAIN_START, number))))
-            most = solver.most_draws(chains[number].state)
-            chains[number] = chains[number].thinned(most)
-            watch = _Watch(posterior, held, number, began, trace, run.callback, chains[number])
-            length = Length(chains[number], solver.sweeps, sweep_work(objective, len(kept)))
             try:
+                if number == len(chains):
+                    chains.append(Chain(start(number)))
+                most = solver.most_draws(chains[number].state)
+                chains[number] = chains[number].thinned(most)
+                watch = _Watch(posterior, held, number, began, trace, run.callback, chains[number])
+                length = Length(chains[number], solver.sweeps, sweep_work(objective, len(kept)))
                 while chains[number].n_sweeps < length.end:
                     noise = SweepNoise(seed, number, chains[number].n_sweeps)
                     chains[number] = chains[number].advanced(posterior, noise, watched, most)
@@ -156,7 +152,7 @@ def sample(
                         break
                     save()
             except KeyboardInterrupt:
-                if not chains[0].draws:
+                if not (chains and chains[0].draws):
                     raise
                 interrupted, chains = True, [chain for chain in chains if chain.draws]
             finally:

@@ -187,7 +187,7 @@ def train(objective: Objective, dyads: Dyads, solver: Minimiser, run: FitRun, st
         began = time.perf_counter()
         for init in range(before.get("init", 0), run.n_init):
             rng = random_stream(run.seed, Stream.START, init)
-            theta = initial_theta(objective, rng, dyads, kept, run.values)
+            theta = initial_theta(objective, rng, kept, run.values)
             if run.start is not None and init == 0:
                 theta = run.start(theta)
             seed = int(rng.integers(2**31))
@@ -294,7 +294,7 @@ def resume(
     `counts` are the label counts of all dyads so far, this batch included; `number` is the number of the epoch.
     """
     if theta is None:
-        theta = initial_theta(objective, random_stream(run.seed, Stream.START, 0), dyads, dyads, run.values)
+        theta = initial_theta(objective, random_stream(run.seed, Stream.START, 0), dyads, run.values)
     with run.engine.bind(objective, dyads, counts) as problem:
         began = time.perf_counter()
         descent = problem.descent(theta, visited=True)
@@ -307,13 +307,11 @@ def resume(
     return descent.theta(), Progress(0, number + 1, value, math.nan, time.perf_counter() - began)
 
 
-def initial_theta(
-    objective: Objective, rng: np.random.Generator, dyads: Dyads, kept: Dyads, values: Array | None
-) -> Array:
+def initial_theta(objective: Objective, rng: np.random.Generator, dyads: Dyads, values: Array | None) -> Array:
     """Random initial theta of a restart; zero for frozen parameters and for entities without training dyads."""
     layout = objective.layout
     theta = layout.initial(rng, dyads.label_counts, values)
-    blocks, counts = layout.blocks(theta), Counts.of(kept, objective.structure.one_set)
+    blocks, counts = layout.blocks(theta), Counts.of(dyads, objective.structure.one_set)
     blocks.row[counts.row == 0] = 0
     blocks.col[counts.col == 0] = 0
     return theta if objective.free is None else np.where(objective.free, theta, 0)
