@@ -7,7 +7,7 @@ import pytest
 
 from dyads.model import loss as loss_module
 from dyads.model import structure as structure_module
-from dyads.model.loss import evaluate, exp, link
+from dyads.model.loss import evaluate, exp, link, log
 from dyads.model.parameters import Layout
 from dyads.model.structure import partner_col, partner_row, partner_shared, score
 from problems import (
@@ -92,6 +92,15 @@ def test_the_polynomial_exponential_is_exact_to_its_bound():
     assert np.abs(computed / np.exp(x.astype(np.float64)) - 1).max() < 3e-7
     assert exp(np.float32(-1e30)) == exp(np.float32(-87)) > 0
     assert np.isnan(exp(np.float32(np.nan)))
+
+
+@pytest.mark.parametrize(("kind", "bound"), [(np.float64, 1e-15), (np.float32, 2e-7)])
+def test_the_polynomial_logarithm_is_exact_to_its_bound(kind, bound):
+    x = np.concatenate([np.geomspace(1e-30, 1e30, 4001), np.linspace(0.5, 2, 4001), [0.5, 1, 2]]).astype(kind)
+    computed, exact = np.array([log(point) for point in x]), np.log(x.astype(np.float64))
+    assert computed.dtype == kind
+    assert (np.abs(computed - exact) / (1 + np.abs(exact))).max() < bound
+    assert np.isnan(log(kind(np.nan)))
 
 
 @pytest.mark.parametrize("loss", [*LOSSES, THRESHOLDS], ids=repr)

@@ -12,6 +12,7 @@ from dyads.errors import InputError, UnknownIdError, UnknownIdWarning
 from dyads.paper.experiment import METRICS, Judged
 from dyads.paper.tasks import Task
 from dyads.report import report
+from dyads.trained.predictions import interval_tails
 from shop import ITEMS, USERS, WITH, X, Y
 
 STARS = 1 + np.searchsorted(["maybe", "no", "yes"], Y)
@@ -87,3 +88,14 @@ def test_models_of_other_libraries_have_one_line():
     assert len(dyads.calibration_by_label(other, ASKED, TRUTH)) == 3
     with pytest.raises(InputError, match=r"expected a model with a method support\(X\)"):
         dyads.calibration_by_support(other, ASKED, TRUTH)
+
+
+@pytest.mark.parametrize(("n", "level"), [(10, 0.5), (40, 0.9), (200, 0.9)])
+def test_the_next_draw_lies_in_the_interval_as_often_as_is_said(n, level):
+    draws = np.random.default_rng(0).normal(size=(n + 1, 40_000))
+    low, high = np.quantile(draws[:-1], interval_tails(level, n), axis=0)
+    assert np.mean((low <= draws[-1]) & (draws[-1] <= high)) == pytest.approx(level, abs=0.01)
+
+
+def test_few_draws_give_the_widest_interval_there_is():
+    assert interval_tails(0.9, 5.0) == interval_tails(0.9, 1.0) == (0, 1)

@@ -293,11 +293,13 @@ class Predictor(ClassifierMixin, NestedParameters):
     ) -> Array:
         """Credible intervals of the probabilities (n, n_labels, 2): lower and upper bound. Only for a posterior.
 
-        Each probability lies in its interval with posterior probability `level`. The width measures the uncertainty
-        about the probability, not about the label.
+        Each probability lies in its interval with posterior probability `level`; that draws are few, or alike, widens
+        it. The width measures the uncertainty about the probability, not about the label.
         """
         record, codes, features = self._look_up(X, row_features, col_features)
-        return self._nan_unknown(codes, interval(record, level, codes, features, self._engine), axis=0)
+        check_posterior(record)
+        effective = float(np.median(self.diagnostics_["effective_samples"]))
+        return self._nan_unknown(codes, interval(record, level, effective, codes, features, self._engine), axis=0)
 
     def to_arviz(self, X: Any = None, y: Any = None) -> Any:
         """The posterior draws as an `arviz.InferenceData`, chains apart. Only for a posterior.

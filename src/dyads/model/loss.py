@@ -492,7 +492,7 @@ SINGLE_ATANH = tuple(np.float32(x) for x in ATANH[-5:])
 
 
 def log(x: Any) -> Any:
-    """Return the logarithm of a positive number that is not subnormal.
+    """Return the logarithm of a positive number that is not subnormal; NaN for NaN.
 
     x = 2^k m with an integer k, read from the exponent bits, and m between the roots of 1/2 and of 2. So log(x) =
     k ln 2 + 2 artanh(f), f = (m - 1) / (m + 1): a polynomial of f. Like `exp`, it vectorises. Its error is below
@@ -511,7 +511,8 @@ def double_log(x: Any) -> Any:
     polynomial = f * 0
     for coefficient in ATANH:
         polynomial = polynomial * square + coefficient
-    return k * LN2_HIGH + (f * polynomial + k * LN2_LOW)
+    # x - x is zero, or NaN.
+    return k * LN2_HIGH + (f * polynomial + k * LN2_LOW) + (x - x)
 
 
 def single_log(x: Any) -> Any:
@@ -524,7 +525,7 @@ def single_log(x: Any) -> Any:
     polynomial = f * 0
     for coefficient in SINGLE_ATANH:
         polynomial = polynomial * square + coefficient
-    return np.float32(k) * SINGLE_LN2_HIGH + (f * polynomial + np.float32(k) * SINGLE_LN2_LOW)
+    return np.float32(k) * SINGLE_LN2_HIGH + (f * polynomial + np.float32(k) * SINGLE_LN2_LOW) + (x - x)
 
 
 def native_log(x: Any) -> Any:

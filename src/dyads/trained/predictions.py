@@ -129,16 +129,31 @@ def sample_proba(record: Record, n: int | None, codes: list[Codes], features: An
     return np.stack(drawn)
 
 
-def interval(record: Record, level: float, codes: list[Codes], features: Any, engine: Engine) -> Array:
-    """Equal-tailed credible intervals (n_dyads, n_labels, 2) of the probabilities, at the given `level`."""
+def interval(
+    record: Record, level: float, effective: float, codes: list[Codes], features: Any, engine: Engine
+) -> Array:
+    """Equal-tailed credible intervals (n_dyads, n_labels, 2) of the probabilities, at the given `level`.
+
+    `effective` : effective sample size of the draws.
+    """
     if not (isinstance(level, numbers.Real) and 0 < level < 1):
         raise InputError(f"Got level={level!r}: expected a number between 0 and 1, such as 0.9.")
-    tails = (1 - float(level)) / 2, (1 + float(level)) / 2
+    tails = interval_tails(float(level), min(effective, len(record.draws)))
     bounds = [
         np.moveaxis(np.quantile(sample_proba(record, None, part, lines, engine), tails, axis=0), 0, -1)
         for part, lines in _cut(codes, features, max(1, CELLS // (len(record.draws) * len(record.known.classes))))
     ]
     return np.concatenate(bounds) if bounds else np.zeros((0, len(record.known.classes), 2))
+
+
+def interval_tails(level: float, n: float) -> tuple[float, float]:
+    """Levels of the two quantiles of n independent draws between which the next draw lies with probability `level`.
+
+    Between their quantiles at (1 - q) / 2 and (1 + q) / 2 it lies with probability q (n - 1) / (n + 1). With few draws
+    no quantiles are far enough apart: then they are the least and the greatest draw.
+    """
+    share = min(1.0, level * (n + 1) / (n - 1)) if n > 1 else 1.0
+    return (1 - share) / 2, (1 + share) / 2
 
 
 def log_likelihood(record: Record, labels: Codes, codes: list[Codes], features: Any, engine: Engine) -> Array:
