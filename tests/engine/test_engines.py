@@ -406,7 +406,9 @@ def test_swapping_rows_with_columns_swaps_value_and_gradient(engine, structure, 
 
 
 @pytest.mark.parametrize(
-    "structure", [STRUCTURES[0], *(case for case in STRUCTURES if case.latent_shapes()[2])], ids=repr
+    "structure",
+    [STRUCTURES[0], *(pytest.param(case, marks=SLOW) for case in STRUCTURES if case.latent_shapes()[2])],
+    ids=repr,
 )
 def test_relations_have_shared_blocks_of_their_own(engine, structure):
     """Dyads of one relation move its shared block alone; gradients as ever."""
@@ -473,7 +475,7 @@ def test_sgd_by_tiles_takes_the_steps_of_one_dyad_after_the_other(structure, int
     np.testing.assert_allclose(*states, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES, ids=repr)
+@pytest.mark.parametrize("structure", EACH, ids=repr)
 @pytest.mark.parametrize("scaling", ["none", "inverse_sqrt", "count"])
 def test_sgd_gradients_sum_to_that_of_the_objective(engine, structure, scaling, monkeypatch):
     """At a tiny rate with huge accumulators AdaGrad is plain descent, and an epoch is one step down the gradient."""

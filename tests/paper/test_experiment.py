@@ -38,7 +38,7 @@ def lightened(method):
     )
 
 
-QUICK = ("digits", "table-5")
+QUICK = ("table-5",)
 """Experiments of the default suite; the others run in the slow one."""
 
 

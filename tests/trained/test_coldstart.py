@@ -92,7 +92,7 @@ def test_without_ids_the_model_is_multinomial_logistic_regression_on_the_feature
     np.testing.assert_allclose(model.predict_proba(pairs), other.predict_proba(Z), atol=1e-4)
 
 
-@pytest.mark.parametrize("solver", ["lbfgs", "sgd", "newton"])
+@pytest.mark.parametrize("solver", ["lbfgs", "sgd", pytest.param("newton", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("rank", "choices"), [(2, {}), (2, {"interactions": 2}), (2, {"implicit": True}), (0, {"interactions": 1})]
 )

@@ -247,7 +247,7 @@ class LFL(Predictor):
             else:
                 first = train_models(objective, observed.dyads, solver, run, seeds, state)
         ends, interrupted, split = list(first.models) or [first.best], first.interrupted, run.split(observed.dyads)
-        best, held_out = ends[0], {}
+        held_out = {}
         if self.early_stopping is not None:
             held_out = _held_out(self._recorded(parts, known, first, ends[:1], observed.dyads), *split, self._engine)
         if correction is not None:
@@ -257,21 +257,29 @@ class LFL(Predictor):
         self.columns_ = observed.columns
         self.library_ = None if isinstance(X, Pairs) else library_of(X)
         self.n_features_in_ = len(observed.columns)
-        self.n_iter_ = best.n_iter
-        is_short = solver_of(self.solver) is None and n_models > 1
-        self.converged_ = all(
-            end.ended in ("tolerance", "schedule") or (is_short and end.ended == "limit") for end in ends
-        )
-        self.objective_ = best.objective
-        self.solver_ = best.solver
-        self.trace_ = {name: [getattr(step, name) for step in first.trace] for name in TRACED}
         self.held_out_ = held_out
         self.trained_on_ = _origin(y, sample_weight, len(observed.dyads))
         if isinstance(X, Pairs):
             self.trained_on_ |= {"label": X.columns["label"], "weight": X.columns.get("weight")}
+        is_short = solver_of(self.solver) is None and n_models > 1
+        self._keep_course(first, ends, is_short)
+        self._tell_end(ends, interrupted, is_short)
+        return self
+
+    def _keep_course(self, first: Learned, ends: list[Restart], is_short: bool) -> None:
+        """Keep how the fit went, in attributes; `is_short` : whether its fits are meant to stop early."""
+        best = ends[0]
+        self.n_iter_, self.objective_, self.solver_ = best.n_iter, best.objective, best.solver
+        self.converged_ = all(
+            end.ended in ("tolerance", "schedule") or (is_short and end.ended == "limit") for end in ends
+        )
+        self.trace_ = {name: [getattr(step, name) for step in first.trace] for name in TRACED}
         self.__dict__.pop("diagnostics_", None)
         if first.diagnostics is not None:
             self.diagnostics_ = {name: np.asarray(part).tolist() for name, part in first.diagnostics._asdict().items()}
+
+    def _tell_end(self, ends: list[Restart], interrupted: bool, is_short: bool) -> None:
+        """Raise or warn if the fit diverged, lost its latent weights, was interrupted or did not converge."""
         diverged = next((end.diverged for end in ends if end.diverged is not None), None)
         if diverged is not None:
             raise DivergenceError(
@@ -285,11 +293,10 @@ class LFL(Predictor):
                 stacklevel=caller_level(),
             )
         if interrupted:
-            raise KeyboardInterrupt(f"Stopped after {best.n_iter} iterations: the model is what it was then.")
+            raise KeyboardInterrupt(f"Stopped after {self.n_iter_} iterations: the model is what it was then.")
         warning = next((end.warning for end in ends if end.warning is not None), None)
         if warning is not None and not is_short:
             warnings.warn(warning, NotConvergedWarning, stacklevel=caller_level())
-        return self
 
     @property
     def _vanished(self) -> bool:
