@@ -526,7 +526,14 @@ def test_the_default_samples_unless_a_setting_asks_for_a_point_estimate(monkeypa
     assert samples(LFLClassifier(1), *pairs)
     assert samples(LFLOrdinal(1), *pairs)
     assert samples(LFLRelational(1), *triples)
-    for settings in ({"solver": "point"}, {"l2": 1.0}, {"early_stopping": 0.2}, {"warm_start": True}, {"n_models": 2}):
+    for settings in (
+        {"solver": "point"},
+        {"l2": 1.0},
+        {"early_stopping": 0.2},
+        {"warm_start": True},
+        {"n_models": 2},
+        {"n_init": 2},
+    ):
         assert not samples(LFLClassifier(1, **settings), *pairs)
     assert not samples(LFLOrdinal(1, loss="absolute"), *pairs)
     assert not samples(LFLLink(1), [("a", "b"), ("a", "c")], [0, 1])

@@ -87,12 +87,12 @@ class LFLClassifier(_Nominal):
         "auto" samples the posterior, like "gibbs", if that takes about a minute at most: up to 4 * 10^8 pairs (an id
         counts as 8) times (60 + w + w min(w, 64)), with w weights of a row. Above that, and where other settings ask
         for what only a point estimate has (`l2`, a loss that is no likelihood, `early_stopping`, `warm_start`,
-        `n_models`, `population_weight`, side weights trained apart), it is "point": L-BFGS where that takes a second or
-        two, and SGD above.
+        `n_init`, `n_models`, `population_weight`, side weights trained apart), it is "point": L-BFGS where that takes a
+        second or two, and SGD above.
         "lbfgs", "sgd" and "newton" minimise the same objective. `LFLLink` and the searches by cross-validation are
         point estimates by default.
     n_init : int, default 1
-        Number of random restarts, of which the one with the least objective is kept.
+        Number of random restarts of a point estimate, of which the one with the least objective is kept.
     n_models : int, default None
         Number of point estimates, from different random starts, whose log-odds are averaged. Their mean is one model,
         of `n_models` times the rank or, if labels share latent weights, times the terms. By default 1 or, of

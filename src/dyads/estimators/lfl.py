@@ -365,6 +365,7 @@ class LFL(Predictor):
             or asks_for_point(self.solver)
             or self.l2 is not None
             or self.early_stopping is not None
+            or self.n_init > 1
             or self.warm_start
             or features_of(self.features).training != "joint"
         )

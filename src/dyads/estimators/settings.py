@@ -157,11 +157,13 @@ def check_choices(estimator: Any, structures: Sequence[str], offers: Mapping[str
     for name, convert in PARTS.items():
         convert(getattr(estimator, name))
     solver = solver_of(estimator.solver)
-    if solver is not None and solver.samples and (estimator.n_models or 1) > 1:
-        raise InputError(
-            f"n_models={estimator.n_models} is for point estimates, and {type(solver).__name__} averages over draws: "
-            "expected n_models=1. Use several chains instead."
-        )
+    for name in ("n_models", "n_init"):
+        value = getattr(estimator, name) or 1
+        if solver is not None and solver.samples and value > 1:
+            raise InputError(
+                f"{name}={value} is for point estimates, and {type(solver).__name__} averages over draws: "
+                f"expected {name}=1. Use several chains instead."
+            )
     if estimator.warm_start and (estimator.n_models or 1) > 1:
         raise InputError(
             f"Got warm_start=True and n_models={estimator.n_models}: expected n_models=1, since a mean of models is no "
