@@ -385,7 +385,7 @@ def _encode(files: list[str], columns: dict[str, str], folder: Path) -> None:
         joined = " ".join(f"JOIN {name}s ON lines.{name} = {name}s.id" for name in (*ids, "label"))
         selected = ", ".join(f"{name}s.code AS {name}" for name in (*ids, "label"))
         selected += ", lines.weight" if "weight" in columns else ""
-        reader: Any = connection.execute(f"SELECT lines.rowid AS place, {selected} FROM lines {joined}")
+        reader: Any = connection.sql(f"SELECT lines.rowid AS place, {selected} FROM lines {joined}")
         with _Columns(folder, list(columns), n) as out:
             for batch in reader.to_arrow_reader(BATCH):
                 out.scatter(np.asarray(batch["place"]), {name: np.asarray(batch[name]) for name in columns})
@@ -432,7 +432,7 @@ def _quoted(text: str) -> str:
 
 def _fetched(connection: Any, query: str) -> pa.Array:
     """The column "id" of a query."""
-    column = connection.execute(query).to_arrow_table()["id"].combine_chunks()
+    column = connection.sql(query).to_arrow_table()["id"].combine_chunks()
     return column.cast(pa.large_string()) if pa.types.is_string(column.type) else column
 
 
