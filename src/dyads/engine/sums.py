@@ -8,7 +8,8 @@ With the curvature C of the loss in the scores (see `loss`) and e_p = column p o
 
 and the curvature is (J^T C J)[k, j] = w_pq v_k v_j for k in group p and j in group q. Summed over a tile, this is one
 matrix product per group q: of the rows w_pq v_k of all groups p up to q with the rows v_j of q. Groups of one entry,
-such as biases, share a product for the second term; the first one is zero for groups of different labels.
+such as biases, share a product for each r of the second term. The first term is zero for biases of different labels;
+entries that several labels share have a product for each label.
 
 The score of a self-link is quadratic in the block: its base and v depend on x, and are computed again at each x.
 """
