@@ -1,6 +1,7 @@
 """``solver="gibbs"``: what users of the posterior rely on."""
 
 import copy
+import itertools
 import tracemalloc
 from types import SimpleNamespace
 
@@ -22,10 +23,12 @@ from dyads.errors import (
     WeightWarning,
 )
 from dyads.learn import sampling
-from dyads.learn.sampling import LEAST_SWEEPS, MOST_SWEEPS, SAMPLING_WORK, Length
-from dyads.model.loss import link
+from dyads.learn.sampling import LEAST_SWEEPS, MOST_SWEEPS, Length, Plan
+from dyads.model.loss import Log, link
+from dyads.model.structure import build
 from dyads.solve.gibbs import Chain, burn_in_length
 from fuzz import mutations
+from problems import make_objective
 from shop import ITEMS, USERS, X, Y
 
 STARS = 1 + np.searchsorted(["maybe", "no", "yes"], Y)
@@ -454,8 +457,8 @@ def test_new_ids_are_like_those_that_get_labels():
     assert chance == pytest.approx(y.mean(), abs=0.05)
 
 
-def sweeps_until_complete(watched, work=1):
-    length = Length(Chain(None), None, work)
+def sweeps_until_complete(watched, least=LEAST_SWEEPS, most=MOST_SWEEPS):
+    length = Length(Chain(None), Plan(1, least, most))
     for n in range(1, len(watched) + 1):
         assert length.end >= n, "an estimate is never past"
         length.check(Chain(None, (0.0,) * n, watched=tuple(watched[:n])))
@@ -465,13 +468,32 @@ def sweeps_until_complete(watched, work=1):
 
 
 def test_a_chain_ends_when_its_predictions_are_known():
-    """Independent draws are known soon; those of a random walk never are; and large data end by their work."""
+    """Independent draws are known soon; those of a random walk never are; and no chain ends before its least sweeps."""
     noise = np.random.default_rng(0).normal(size=(MOST_SWEEPS, 200))
     assert sweeps_until_complete(noise) == LEAST_SWEEPS
     assert sweeps_until_complete(np.cumsum(noise, axis=0)) == MOST_SWEEPS
-    assert sweeps_until_complete(np.cumsum(noise, axis=0), SAMPLING_WORK // 200) == 200
-    assert sweeps_until_complete(np.cumsum(noise, axis=0), SAMPLING_WORK) == LEAST_SWEEPS
-    assert Length(Chain(None), 7, 1).end == 7
+    assert sweeps_until_complete(np.cumsum(noise, axis=0), most=220) == 220
+    assert sweeps_until_complete(noise, least=300) == 300
+    assert sweeps_until_complete(noise, 7, 7) == 7
+
+
+def plan_of(n_dyads, n_entities, solver=Gibbs()):
+    structure = build("bilinear", 3, 3, True, 10, None)
+    dyads = Dyads(np.zeros(1, int), np.zeros(1, int), np.zeros(1, int), None, n_entities, n_entities, 3)
+    return Plan.of(solver, make_objective(structure, Log(), dyads), n_dyads)
+
+
+def test_chains_and_sweeps_grow_with_small_data_and_are_bounded_in_time_with_large():
+    plans = [plan_of(n, n // 20) for n in (20, 200, 900, 20_000, 200_000, 2_000_000)]
+    assert [plan.chains for plan in plans] == [1, 1, 4, 2, 1, 1]
+    least, most = ([getattr(plan, name) for plan in plans] for name in ("least", "most"))
+    assert least[0] == least[-1] == most[-1] == LEAST_SWEEPS
+    assert max(least) > LEAST_SWEEPS
+    assert most[0] == 200
+    assert most[1:3] == [MOST_SWEEPS] * 2
+    assert all(a >= b for a, b in itertools.pairwise(most[2:]))
+    assert plan_of(2_000, 100, Gibbs(sweeps=30))[:3] == (1, 30, 30), "sweeps that were asked for, and one chain"
+    assert plan_of(2_000, 100, Gibbs(chains=2)).chains == 2
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
@@ -549,7 +571,7 @@ def test_chains_of_different_lengths_all_count(monkeypatch):
     """Each chain has its own burn-in, and ends when its own predictions are known."""
     ends = iter([20, 60])
 
-    def planned(chain, sweeps, work):
+    def planned(chain, plan):
         return SimpleNamespace(end=next(ends), check=lambda chain: None)
 
     monkeypatch.setattr(sampling, "Length", planned)

@@ -27,8 +27,9 @@ class Gibbs(Setting):
     sweeps : int, default None
         Number of sweeps per chain, burn-in included. The draws of the burn-in are discarded. By default a chain ends
         by itself, when its predictions are known well enough: after 100 to 1000 sweeps.
-    chains : int, default 1
-        Number of independent chains. Comparing several of them (R-hat) can reveal a multimodal posterior.
+    chains : int, default None
+        Number of independent chains. Several of them reach several modes of the posterior, and comparing them (R-hat)
+        reveals these. By default one, or up to four where small data let them end by themselves in seconds.
     memory : float, default 512
         Memory for the kept draws, in mebibytes. Draws are thinned to fit, and to at most 512 over all chains, but at
         least two draws per chain are kept.
@@ -38,17 +39,17 @@ class Gibbs(Setting):
     samples: ClassVar[bool] = True
 
     sweeps: int | None = None
-    chains: int = 1
+    chains: int | None = None
     memory: float = 512.0
 
     def __post_init__(self) -> None:
         self.check_count("sweeps", 1, optional=True)
-        self.check_count("chains", 1)
+        self.check_count("chains", 1, optional=True)
         self.check_number("memory")
 
     def most_draws(self, state: Any) -> int:
         """Maximum number of draws kept per chain."""
-        return max(2, int(min(MOST_DRAWS, self.memory * 2**20 / max(1, state.rounded().nbytes)) / self.chains))
+        return max(2, int(min(MOST_DRAWS, self.memory * 2**20 / max(1, state.rounded().nbytes)) / (self.chains or 1)))
 
 
 class Sampled(Protocol):
