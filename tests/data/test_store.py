@@ -397,3 +397,47 @@ def test_a_killed_encoding_leaves_no_store(tmp_path):
             assert len(Store(tmp_path / "store")) == 200_000, "it was complete"
             shutil.rmtree(tmp_path / "store")
     assert len(scan(pattern, **NAMES, to=tmp_path / "store")) == 200_000
+
+
+def with_features(n=3000):
+    """Pairs with features of every kind that a store keeps, some of them missing."""
+    table, rng = ratings(n), np.random.default_rng(1)
+    price, days = rng.normal(3.0, 2.0, n), rng.integers(0, 900, n)
+    table["price"] = np.where(rng.random(n) < 0.1, np.nan, price + (table["stars"] == 5))
+    table["device"] = pd.array(np.where(rng.random(n) < 0.2, None, rng.choice(["tv", "phone", "web"], n)), "string")
+    table["age"] = rng.integers(-3, 9, n)
+    table["is_new"] = rng.random(n) < 0.5
+    table["when"] = pd.Timestamp("2020-03-01") + pd.to_timedelta(days, "h")
+    return table
+
+
+FEATURES = ["price", "device", "age", "is_new", "when"]
+
+
+@pytest.fixture(scope="module")
+def featured(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("featured")
+    pattern = written(with_features(), folder / "tables", "parquet")
+    return scan(pattern, **NAMES, weight="weight", features=FEATURES, to=folder / "store")
+
+
+@pytest.mark.filterwarnings("ignore::dyads.errors.NotConvergedWarning")
+@pytest.mark.parametrize("name", [pytest.param("newton", marks=pytest.mark.slow), "sgd", "lbfgs", "gibbs"])
+def test_features_of_pairs_give_the_same_model_as_from_a_table(name, featured, small_parts, tmp_path):
+    table = with_features()
+    X, y, weight = table[["user", "item", *FEATURES]], table["stars"], table["weight"]
+    shutil.copytree(featured.path, tmp_path / "store")
+    of_table = clone(SOLVERS[name]).fit(X, y, weight)
+    for _ in range(2):  # From the columns, then from the orders that the first fit has made.
+        of_store = clone(SOLVERS[name]).fit(Store(tmp_path / "store"))
+        for stored, read in zip(of_store.record_.draws, of_table.record_.draws, strict=True):
+            np.testing.assert_array_equal(stored.theta, read.theta)
+    side = of_table.record_.parts.layout(of_table.record_.known).side_weights(of_table.record_.draws[0].theta)[2]
+    assert len(side) == 10
+    assert np.abs(side).min() > 0, "all features count"
+    assert of_store.columns_ == of_table.columns_
+    kept = (weight > 0).to_numpy()
+    np.testing.assert_array_equal(of_store.predict_proba(featured), of_table.predict_proba(X[kept]))
+    judged = evaluate(of_store, featured).to_pandas()
+    by_table = evaluate(of_table, X[kept], y[kept], weight[kept])
+    pd.testing.assert_frame_equal(judged, by_table, check_dtype=False, rtol=1e-12)
