@@ -57,6 +57,12 @@ def model_of(task):
     return dyads.LFLOrdinal(2, l2=l2, solver=chosen, random_state=0, engine=dyads.CPU(1))
 
 
+def encode(folder, name):
+    """Make a store of the tables, with features of pairs."""
+    names = {"row": "user", "col": "item", "label": "stars", "features": ["price", "device"]}
+    dyads.scan(f"{folder}/tables/*.parquet", **names, to=folder / name)
+
+
 def child(task, folder):
     """What a killed process does: encode tables, or fit a model to a store, with a checkpoint."""
     checkpoint.CHECKPOINT_SECONDS = 0.0
@@ -64,7 +70,7 @@ def child(task, folder):
     print("ready", flush=True)
     if task == "encode":
         if not (folder / "encoded").exists():
-            dyads.scan(f"{folder}/tables/*.parquet", row="user", col="item", label="stars", to=folder / "encoded")
+            encode(folder, "encoded")
         return
     model = model_of(task).fit(dyads.Store(folder / "store"), checkpoint=folder / f"{task}.checkpoint")
     model.save(folder / f"{task}.dyads")
@@ -158,8 +164,10 @@ def judged(process, folder, task, whole):
     if process.returncode:
         return Counter(traceback=1)
     if task == "encode":
-        first, second = dyads.Store(folder / "encoded").dyads, dyads.Store(folder / "store").dyads
-        right = all(np.array_equal(getattr(first, name), getattr(second, name)) for name in ("row", "col", "label"))
+        first, second = dyads.Store(folder / "encoded"), dyads.Store(folder / "store")
+        pairs = [(getattr(first.dyads, name), getattr(second.dyads, name)) for name in ("row", "col", "label")]
+        pairs += [(first.features[name].values, second.features[name].values) for name in second.features]
+        right = all(np.array_equal(one, other, equal_nan=one.dtype == float) for one, other in pairs)
     else:
         right = same(dyads.load(folder / f"{task}.dyads"), whole)
     return Counter({"right" if right else "WRONG": 1})
@@ -214,9 +222,11 @@ def main():
         (folder / "tables").mkdir()
         user, item = rng.integers(0, 400, 60_000), rng.integers(0, 300, 60_000)
         table = pd.DataFrame({"user": [f"u{i}" for i in user], "item": item, "stars": 1 + rng.integers(0, 5, 60_000)})
+        table["price"] = np.where(rng.random(60_000) < 0.1, np.nan, rng.normal(size=60_000))
+        table["device"] = rng.choice(["tv", "phone"], 60_000)
         for part in range(3):
             table[part::3].to_parquet(folder / "tables" / f"{part}.parquet", index=False)
-        dyads.scan(f"{folder}/tables/*.parquet", row="user", col="item", label="stars", to=folder / "store")
+        encode(folder, "store")
         tasks = ("encode", *SOLVERS) if given.kills else ()
         for task in tasks:
             outcome = kills(folder, task, -(-given.kills // len(tasks)), rng)

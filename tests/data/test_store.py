@@ -31,6 +31,7 @@ from dyads import (
     split,
 )
 from dyads.data.store import FOLDS, Store, scan
+from dyads.engine import passes
 from dyads.errors import InputError, StoreError
 from dyads.report import doctor
 
@@ -123,6 +124,19 @@ def test_a_store_and_a_table_give_the_same_model(name, made, small_parts, tmp_pa
     # From the orders that the first fit has made.
     again = clone(SOLVERS[name]).fit(Store(tmp_path / "store"))
     np.testing.assert_array_equal(again.record_.draws[0].theta, of_table.record_.draws[0].theta)
+
+
+@pytest.mark.filterwarnings("ignore::dyads.errors.NotConvergedWarning")
+def test_a_store_and_a_table_run_the_same_compiled_kernels(made, tmp_path):
+    # Kernels that were compiled apart might differ in their last bits, and take twice as long to compile.
+    table, kernels = ratings(), (passes.sgd_pass, passes.row_pass, passes.col_pass, passes.loss_pass)
+    shutil.copytree(made.path, tmp_path / "store")
+    compiled = []
+    for data in ((table[["user", "item"]], table["stars"]), (Store(tmp_path / "store"),)):
+        for name in ("sgd", "lbfgs"):
+            clone(SOLVERS[name]).fit(*data)
+        compiled.append([list(kernel.signatures) for kernel in kernels])
+    assert compiled[0] == compiled[1]
 
 
 @pytest.mark.slow

@@ -192,8 +192,11 @@ class Pairs:
         return self.take(positions)
 
     def lines(self, positions: Array) -> tuple[pa.Table, pa.Array, Array | None]:
-        """Return some pairs as a table of ids, their labels and their weights."""
-        table = pa.table({ids.name: ids.ids.take(pa.array(code[positions])) for ids, code in self.coded})
+        """Return some pairs as a table of ids and features, their labels and their weights."""
+        columns = {ids.name: ids.ids.take(pa.array(code[positions])) for ids, code in self.coded}
+        for name, column in self.features.items():
+            columns[name] = column.take(positions).slice(0, len(positions))
+        table = pa.table(columns)
         labels = pa.array(self.classes.tolist()).take(pa.array(self.dyads.label[positions]))
         return table, labels, None if self.dyads.weight is None else self.dyads.weight[positions]
 
