@@ -155,10 +155,10 @@ def test_a_store_is_described_split_fitted_and_judged(run, here, monkeypatch):
     monkeypatch.setattr("dyads.report.doctor.FEWEST_PAIRS", 1000)
     rng = np.random.default_rng(0)
     user, item = rng.integers(0, 12, 400), rng.integers(0, 10, 400)
-    pd.DataFrame({"user": user, "item": item, "stars": 1 + (user + item) % 3}).to_parquet("ratings.parquet")
-    done, _, err = run(
-        "encode", "ratings.parquet", "--row", "user", "--col", "item", "--label", "stars", "-o", "r.store"
-    )
+    table = pd.DataFrame({"user": user, "item": item, "stars": 1 + (user + item) % 3, "price": rng.normal(size=400)})
+    table.to_parquet("ratings.parquet")
+    encode = ("encode", "ratings.parquet", "--row", "user", "--col", "item", "--label", "stars", "--feature", "price")
+    done, _, err = run(*encode, "-o", "r.store")
     assert done == 0, err
     done, out, err = run("describe", "r.store")
     assert done == 0, err
@@ -170,6 +170,7 @@ def test_a_store_is_described_split_fitted_and_judged(run, here, monkeypatch):
     done, out, err = run("fit", "r-train.store", *chosen, "--cv", "-o", "m.dyads", "--json")
     assert done == 0, err
     assert json.loads(out)["pairs"] == 300
+    assert dyads.load("m.dyads").columns_ == ["user", "item", "price"]
     done, out, err = run("evaluate", "m.dyads", "r-test.store", "--json")
     assert done == 0, err
     assert json.loads(out)[-1]["n"] == 100
@@ -179,7 +180,7 @@ def test_a_store_is_described_split_fitted_and_judged(run, here, monkeypatch):
         (("describe", "r.store", "--label", "stars"), "omit --label"),
         (("evaluate", "m.dyads", "r.store", "--weight", "w"), "omit --weight"),
         (("fit", "r.store", "--row", "user", "--weight", "w", "-o", "n.dyads"), "omit --row and --weight"),
-        (("fit", "r.store", "--feature", "x", "-o", "n.dyads"), "A store holds no features of pairs"),
+        (("fit", "r.store", "--feature", "x", "-o", "n.dyads"), "omit --feature"),
         (("split", "r.store", "--by", "time", "--time", "when"), "omit --time"),
         (("split", "r.store"), "r-train.store exists"),
     ):

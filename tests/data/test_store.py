@@ -455,3 +455,73 @@ def test_features_of_pairs_give_the_same_model_as_from_a_table(name, featured, s
     judged = evaluate(of_store, featured).to_pandas()
     by_table = evaluate(of_table, X[kept], y[kept], weight[kept])
     pd.testing.assert_frame_equal(judged, by_table, check_dtype=False, rtol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::dyads.errors.NotConvergedWarning")
+def test_parts_and_streams_keep_features_of_pairs(featured, small_parts, tmp_path):
+    table = with_features().query("weight > 0").reset_index(drop=True)
+    X, y, weight = table[["user", "item", *FEATURES]], table["stars"], table["weight"]
+    first = np.flatnonzero(X["device"].fillna("") != "web")
+    of_table = clone(SOLVERS["sgd"]).fit(X.iloc[first], y[first], weight[first])
+    for part in (featured.take(first), featured.take(first, to=tmp_path / "part")):
+        of_store = clone(SOLVERS["sgd"]).fit(part)
+        np.testing.assert_array_equal(of_store.record_.draws[0].theta, of_table.record_.draws[0].theta)
+    of_store.partial_fit(featured)
+    of_table.partial_fit(X, y, sample_weight=weight)
+    np.testing.assert_array_equal(of_store.record_.draws[0].theta, of_table.record_.draws[0].theta)
+    np.testing.assert_array_equal(of_store.predict_proba(featured), of_table.predict_proba(X))
+    search = LFLOrdinalCV(1, solver=SGD(2), cv=2, random_state=0)
+    by_store = clone(search).fit(featured)
+    by_table = clone(search).fit(X, y, weight)
+    assert by_store.best_params_ == by_table.best_params_
+    np.testing.assert_array_equal(by_store.record_.draws[0].theta, by_table.record_.draws[0].theta)
+    lines, labels, _ = featured.lines(np.arange(700))
+    np.testing.assert_array_equal(of_store.predict_proba(lines), of_table.predict_proba(X[:700]))
+    assert labels.to_pylist() == y[:700].tolist()
+
+
+def test_features_of_pairs_must_fit_the_model(made, featured):
+    with_them, without = clone(SOLVERS["sgd"]).fit(featured), clone(SOLVERS["sgd"]).fit(made)
+    with pytest.raises(InputError, match=r"the store has none: expected the columns .*'price'.*features="):
+        with_them.predict_proba(made)
+    with pytest.raises(InputError, match="the store has none"):
+        with_them.partial_fit(made)
+    with pytest.raises(InputError, match=r"store has the features .*'price'.*fitted without"):
+        without.partial_fit(featured)
+    assert without.predict_proba(featured).shape == (len(featured), 5), "as further columns of a table"
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "says"),
+    [
+        ("tags", [["a"], ["b", "c"]], "'tags' holds lists"),
+        ("price", [1.0, np.inf], "'price' has infinite numbers"),
+        ("price", [1e200, 1.0], "'price' has infinite numbers"),
+        ("price", [None, np.nan], "'price' has only missing values"),
+        ("copy", [1, 2], "'copy' holds the labels themselves"),
+        ("stars", None, "expected a different one for each"),
+        ("nothing", None, "cannot be read"),
+    ],
+)
+def test_bad_features_of_pairs_get_a_sentence(column, values, says, tmp_path):
+    table = pd.DataFrame({"user": ["a", "b"], "item": [1, 2], "stars": [1, 2]})
+    if values is not None:
+        table[column] = pd.Series(values, dtype=None if isinstance(values[0], list | int) else float)
+    pattern = written(table, tmp_path / "tables", "parquet", 1)
+    with pytest.raises(InputError, match=says):
+        scan(pattern, **NAMES, features=[column], to=tmp_path / "store")
+    assert sorted(os.listdir(tmp_path)) == ["tables"]
+    with pytest.raises(InputError, match="expected a list of names"):
+        scan(pattern, **NAMES, features="price", to=tmp_path / "store")
+
+
+def test_timestamps_in_nanoseconds_are_kept(tmp_path):
+    table = with_features(600).assign(weight=1.0)
+    table["when"] = table["when"].astype("datetime64[ns]") + pd.to_timedelta(np.arange(600) % 7, "ns")
+    table.loc[::9, "when"] = pd.NaT
+    path = tmp_path / "table.arrow"
+    pyarrow.feather.write_feather(pa.Table.from_pandas(table), path, compression="uncompressed")
+    store = scan(path, **NAMES, features=["when"], to=tmp_path / "store")
+    model = LFLOrdinal(1, l2=3.0, solver=SGD(1), random_state=0)
+    of_table = clone(model).fit(table[["user", "item", "when"]], table["stars"])
+    np.testing.assert_array_equal(clone(model).fit(store).record_.draws[0].theta, of_table.record_.draws[0].theta)

@@ -319,6 +319,8 @@ class _Column:
                 f"Column {self.name!r} holds {kind} but held {self.kind} when the model was fitted: expected the same. "
                 "Convert it."
             )
+        line: Codes
+        feature: Codes
         if self.standard is not None:
             line, values = _entries(column)
             mean, scale = self.standard

@@ -344,6 +344,11 @@ def read_more(
         refuse_labels_beside(y, sample_weight)
         stored = _stored_columns(X, names)
         ids, places, home = [column.ids for column, _ in stored], [codes for _, codes in stored], X.dyads.home
+        if encoder is None and X.features:
+            raise InputError(
+                f"The store has the features {list(X.features)} of pairs, but the model was fitted without: expected a "
+                "store without them. Encode the tables again without features=."
+            )
         if encoder is not None:
             # The store keeps its pairs with its own encoding of their features, not with the model's.
             features, home = _stored_features(X, encoder, columns), MEMORY

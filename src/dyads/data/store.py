@@ -171,7 +171,7 @@ class Pairs:
                 )
             }
             return Pairs(self.columns, kept["row"], kept["col"], relations, classes, coded, some)
-        dtypes = {name: DTYPES[name] for name in self.columns}
+        dtypes: dict[str, Any] = {name: DTYPES[name] for name in self.columns}
         dtypes |= {name: column.values.dtype for name, column in features.items()}
         with _made(_new_folder(to)) as made, _Columns(made, dtypes, n) as out:
             for name, ids in kept.items():

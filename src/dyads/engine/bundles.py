@@ -57,7 +57,7 @@ class Data(NamedTuple):
     weight : (n,) in the precision of the blocks, or Absent if all weights are one
     offset : (n, n_labels) score offsets, or Absent if they are zero
 
-    All but offsets are read-only views, so that dyads in memory and those mapped from disk run the same compiled kernels.
+    All but offsets are read-only views: so dyads in memory and dyads mapped from disk run the same compiled kernels.
     """
 
     row: Any
@@ -70,11 +70,9 @@ class Data(NamedTuple):
     @classmethod
     def of(cls, dyads: Dyads, dtype: Any, offset: Array | None) -> "Data":
         weight = None if dyads.weight is None else dyads.weight.astype(dtype, copy=False)
-        read = [
-            ABSENT if array is None else read_only(array)
-            for array in (dyads.row, dyads.col, dyads.label, dyads.relation, weight)
-        ]
-        return cls(*read, or_absent(offset))
+        row, col, label = (read_only(codes) for codes in (dyads.row, dyads.col, dyads.label))
+        relation, weight = (None if array is None else read_only(array) for array in (dyads.relation, weight))
+        return cls(row, col, label, or_absent(relation), or_absent(weight), or_absent(offset))
 
 
 class Owned(NamedTuple):
