@@ -128,7 +128,7 @@ def test_a_store_and_a_table_give_the_same_model(name, made, small_parts, tmp_pa
 
 @pytest.mark.filterwarnings("ignore::dyads.errors.NotConvergedWarning")
 def test_a_store_and_a_table_run_the_same_compiled_kernels(made, tmp_path):
-    # Kernels that were compiled apart might differ in their last bits, and take twice as long to compile.
+    # A kernel that is compiled apart for arrays mapped from disk doubles the wait for the first fit.
     table, kernels = ratings(), (passes.sgd_pass, passes.row_pass, passes.col_pass, passes.loss_pass)
     shutil.copytree(made.path, tmp_path / "store")
     compiled = []
