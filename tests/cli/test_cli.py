@@ -151,14 +151,34 @@ def test_every_format_is_read_and_written(run, files, ratings, suffix):
 
 
 @pytest.mark.slow
+def test_a_store_has_features_of_pairs(run, here):
+    rng = np.random.default_rng(0)
+    user, item, price = rng.integers(0, 12, 400), rng.integers(0, 10, 400), rng.normal(size=400)
+    table = pd.DataFrame({"user": user, "item": item, "price": price, "stars": 1 + (price > 0)})
+    table.to_parquet("ratings.parquet")
+    encode = ("encode", "ratings.parquet", "--row", "user", "--col", "item", "--label", "stars")
+    done, _, err = run(*encode, "--feature", "price", "-o", "r.store")
+    assert done == 0, err
+    done, out, err = run(
+        "fit", "r.store", "--rank", "0", "--solver", "point", "--kind", "nominal", "-o", "m.dyads", "--json"
+    )
+    assert done == 0, err
+    assert dyads.load("m.dyads").columns_ == ["user", "item", "price"]
+    assert json.loads(out)["log_loss"]["model"] < 0.4
+    done, out, err = run("evaluate", "m.dyads", "r.store", "--json")
+    assert done == 0, err
+    assert json.loads(out)[-1]["n"] == 400
+
+
+@pytest.mark.slow
 def test_a_store_is_described_split_fitted_and_judged(run, here, monkeypatch):
     monkeypatch.setattr("dyads.report.doctor.FEWEST_PAIRS", 1000)
     rng = np.random.default_rng(0)
     user, item = rng.integers(0, 12, 400), rng.integers(0, 10, 400)
-    table = pd.DataFrame({"user": user, "item": item, "stars": 1 + (user + item) % 3, "price": rng.normal(size=400)})
-    table.to_parquet("ratings.parquet")
-    encode = ("encode", "ratings.parquet", "--row", "user", "--col", "item", "--label", "stars", "--feature", "price")
-    done, _, err = run(*encode, "-o", "r.store")
+    pd.DataFrame({"user": user, "item": item, "stars": 1 + (user + item) % 3}).to_parquet("ratings.parquet")
+    done, _, err = run(
+        "encode", "ratings.parquet", "--row", "user", "--col", "item", "--label", "stars", "-o", "r.store"
+    )
     assert done == 0, err
     done, out, err = run("describe", "r.store")
     assert done == 0, err
@@ -170,7 +190,6 @@ def test_a_store_is_described_split_fitted_and_judged(run, here, monkeypatch):
     done, out, err = run("fit", "r-train.store", *chosen, "--cv", "-o", "m.dyads", "--json")
     assert done == 0, err
     assert json.loads(out)["pairs"] == 300
-    assert dyads.load("m.dyads").columns_ == ["user", "item", "price"]
     done, out, err = run("evaluate", "m.dyads", "r-test.store", "--json")
     assert done == 0, err
     assert json.loads(out)[-1]["n"] == 100
