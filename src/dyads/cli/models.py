@@ -743,8 +743,9 @@ def encode(
 
     began = time.perf_counter()
     with console.bar("Encoding"):
-        columns = {"row": row, "col": col, "label": label, "weight": weight, "relation": relation}
-        store = scan(tables, **columns, features=feature or [], to=output)  # type: ignore[arg-type]
+        store = scan(
+            tables, row=row, col=col, label=label, weight=weight, relation=relation, features=feature or [], to=output
+        )
     facts = {
         "store": str(output),
         "pairs": len(store),
