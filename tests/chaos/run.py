@@ -1,10 +1,12 @@
 """`make chaos`: kills at random moments and flipped bytes, and what comes of them. Some ten minutes.
 
 Encoding and fits, one of each solver, are killed with SIGKILL at random moments and started again until they end:
-the model must be that of a fit that was left alone. Bytes of stores and checkpoints are flipped: a fit must end in the
-right model, or in an error of dyads that names the file; never in another exception, a wrong model or a hang.
+the model must be that of a fit that was left alone. Then one long fit of each solver, and one search by
+cross-validation, is killed several times, each time after it has gone on from its checkpoint. Bytes of stores and
+checkpoints are flipped: a fit must end in the right model, or in an error of dyads that names the file; never in
+another exception, a wrong model or a hang.
 
-python tests/chaos/run.py [--kills 100] [--flips 1000] [--seed 0]
+python tests/chaos/run.py [--kills 100] [--resumes 10] [--flips 1000] [--seed 0]
 """
 
 import argparse
@@ -33,13 +35,32 @@ SOLVERS = {
     "lbfgs": dyads.LBFGS(max_iter=150, tol=0.0),
     "gibbs": dyads.Gibbs(sweeps=30),
 }
+LONG = {
+    "sgd": dyads.SGD(max_iter=500),
+    "newton": dyads.Newton(max_iter=60, tol=0.0),
+    "lbfgs": dyads.LBFGS(max_iter=1500, tol=0.0),
+    "gibbs": dyads.Gibbs(sweeps=200),
+}
+"""Fits that are killed several times, and get on between two kills."""
+
 SECONDS = 300
 """A process that takes longer hangs."""
 
 
-def model_of(solver):
+def model_of(task):
+    """The model of a task: a solver, "long" and a solver, or "long search"."""
+    if task == "long search":
+        return dyads.LFLOrdinalCV(2, solver=dyads.SGD(30), cv=2, random_state=0, engine=dyads.CPU(1), n_jobs=1)
+    *long, solver = task.split()
     l2 = None if solver == "gibbs" else 5.0
-    return dyads.LFLOrdinal(2, l2=l2, solver=SOLVERS[solver], random_state=0, engine=dyads.CPU(1))
+    chosen = (LONG if long else SOLVERS)[solver]
+    return dyads.LFLOrdinal(2, l2=l2, solver=chosen, random_state=0, engine=dyads.CPU(1))
+
+
+def encode(folder, name):
+    """Make a store of the tables, with features of pairs."""
+    names = {"row": "user", "col": "item", "label": "stars", "features": ["price", "device"]}
+    dyads.scan(f"{folder}/tables/*.parquet", **names, to=folder / name)
 
 
 def child(task, folder):
@@ -49,7 +70,7 @@ def child(task, folder):
     print("ready", flush=True)
     if task == "encode":
         if not (folder / "encoded").exists():
-            dyads.scan(f"{folder}/tables/*.parquet", row="user", col="item", label="stars", to=folder / "encoded")
+            encode(folder, "encoded")
         return
     model = model_of(task).fit(dyads.Store(folder / "store"), checkpoint=folder / f"{task}.checkpoint")
     model.save(folder / f"{task}.dyads")
@@ -104,21 +125,57 @@ def kills(folder, task, n, rng):
     return outcome
 
 
+def resumes(folder, task, n, rng):
+    """Kill one fit n times, each time after it has written a checkpoint anew; return the kills and what came of it."""
+    kept, killed = folder / f"{task}.checkpoint", 0
+    whole = model_of(task).fit(dyads.Store(folder / "store"), checkpoint=folder / "whole")
+    for path in folder.glob("whole*"):
+        path.unlink()
+    while True:
+        before = written_at(kept)
+        process, began = started(task, folder), time.perf_counter()
+        while process.poll() is None and (killed == n or written_at(kept) == before):
+            time.sleep(0.002)
+            if time.perf_counter() - began > SECONDS:
+                process.kill()
+                return killed, "hang"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(rng.uniform(0, 0.1))
+        if process.poll() is not None:
+            break
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        killed += 1
+    (outcome,) = judged(process, folder, task, whole)
+    clear(folder, task)
+    return killed, outcome
+
+
+def written_at(path):
+    """When a file was written; None if there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
+
+
 def judged(process, folder, task, whole):
     """What became of a task that ended."""
     if process.returncode:
         return Counter(traceback=1)
     if task == "encode":
-        first, second = dyads.Store(folder / "encoded").dyads, dyads.Store(folder / "store").dyads
-        right = all(np.array_equal(getattr(first, name), getattr(second, name)) for name in ("row", "col", "label"))
+        first, second = dyads.Store(folder / "encoded"), dyads.Store(folder / "store")
+        pairs = [(getattr(first.dyads, name), getattr(second.dyads, name)) for name in ("row", "col", "label")]
+        pairs += [(first.features[name].values, second.features[name].values) for name in second.features]
+        right = all(np.array_equal(one, other, equal_nan=one.dtype == float) for one, other in pairs)
     else:
         right = same(dyads.load(folder / f"{task}.dyads"), whole)
     return Counter({"right" if right else "WRONG": 1})
 
 
 def clear(folder, task):
-    for name in (f"{task}.checkpoint", f"{task}.dyads"):
-        (folder / name).unlink(missing_ok=True)
+    for path in (*folder.glob(f"{task}.checkpoint*"), folder / f"{task}.dyads"):
+        path.unlink(missing_ok=True)
     if task == "encode":
         shutil.rmtree(folder / "encoded", ignore_errors=True)
 
@@ -154,6 +211,7 @@ def flips(folder, n, rng):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--resumes", type=int, default=10)
     parser.add_argument("--flips", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
@@ -164,15 +222,22 @@ def main():
         (folder / "tables").mkdir()
         user, item = rng.integers(0, 400, 60_000), rng.integers(0, 300, 60_000)
         table = pd.DataFrame({"user": [f"u{i}" for i in user], "item": item, "stars": 1 + rng.integers(0, 5, 60_000)})
+        table["price"] = np.where(rng.random(60_000) < 0.1, np.nan, rng.normal(size=60_000))
+        table["device"] = rng.choice(["tv", "phone"], 60_000)
         for part in range(3):
             table[part::3].to_parquet(folder / "tables" / f"{part}.parquet", index=False)
-        dyads.scan(f"{folder}/tables/*.parquet", row="user", col="item", label="stars", to=folder / "store")
-        tasks = ("encode", *SOLVERS)
+        encode(folder, "store")
+        tasks = ("encode", *SOLVERS) if given.kills else ()
         for task in tasks:
             outcome = kills(folder, task, -(-given.kills // len(tasks)), rng)
             print(f"kills, {task}: {dict(outcome)}", flush=True)
             bad += outcome["WRONG"] + outcome["traceback"] + outcome["hang"]
-        outcome = flips(folder, given.flips, rng)
+        for task in (*LONG, "search") if given.resumes else ():
+            killed, outcome = resumes(folder, f"long {task}", given.resumes, rng)
+            equal = "yes" if outcome == "right" else "no"
+            print(f"one fit, {task}: killed {killed} times, bitwise equal: {equal} ({outcome})", flush=True)
+            bad += outcome != "right" or killed < given.resumes
+        outcome = flips(folder, given.flips, rng) if given.flips else Counter()
         print(f"flips: {dict(outcome)}", flush=True)
         bad += outcome["WRONG"] + outcome["traceback"]
     sys.exit(1 if bad else 0)

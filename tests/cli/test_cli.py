@@ -151,6 +151,26 @@ def test_every_format_is_read_and_written(run, files, ratings, suffix):
 
 
 @pytest.mark.slow
+def test_a_store_has_features_of_pairs(run, here):
+    rng = np.random.default_rng(0)
+    user, item, price = rng.integers(0, 12, 400), rng.integers(0, 10, 400), rng.normal(size=400)
+    table = pd.DataFrame({"user": user, "item": item, "price": price, "stars": 1 + (price > 0)})
+    table.to_parquet("ratings.parquet")
+    encode = ("encode", "ratings.parquet", "--row", "user", "--col", "item", "--label", "stars")
+    done, _, err = run(*encode, "--feature", "price", "-o", "r.store")
+    assert done == 0, err
+    done, out, err = run(
+        "fit", "r.store", "--rank", "0", "--solver", "point", "--kind", "nominal", "-o", "m.dyads", "--json"
+    )
+    assert done == 0, err
+    assert dyads.load("m.dyads").columns_ == ["user", "item", "price"]
+    assert json.loads(out)["log_loss"]["model"] < 0.4
+    done, out, err = run("evaluate", "m.dyads", "r.store", "--json")
+    assert done == 0, err
+    assert json.loads(out)[-1]["n"] == 400
+
+
+@pytest.mark.slow
 def test_a_store_is_described_split_fitted_and_judged(run, here, monkeypatch):
     monkeypatch.setattr("dyads.report.doctor.FEWEST_PAIRS", 1000)
     rng = np.random.default_rng(0)
@@ -179,7 +199,7 @@ def test_a_store_is_described_split_fitted_and_judged(run, here, monkeypatch):
         (("describe", "r.store", "--label", "stars"), "omit --label"),
         (("evaluate", "m.dyads", "r.store", "--weight", "w"), "omit --weight"),
         (("fit", "r.store", "--row", "user", "--weight", "w", "-o", "n.dyads"), "omit --row and --weight"),
-        (("fit", "r.store", "--feature", "x", "-o", "n.dyads"), "A store holds no features of pairs"),
+        (("fit", "r.store", "--feature", "x", "-o", "n.dyads"), "omit --feature"),
         (("split", "r.store", "--by", "time", "--time", "when"), "omit --time"),
         (("split", "r.store"), "r-train.store exists"),
     ):

@@ -31,6 +31,7 @@ from dyads import (
     split,
 )
 from dyads.data.store import FOLDS, Store, scan
+from dyads.engine import passes
 from dyads.errors import InputError, StoreError
 from dyads.report import doctor
 
@@ -123,6 +124,19 @@ def test_a_store_and_a_table_give_the_same_model(name, made, small_parts, tmp_pa
     # From the orders that the first fit has made.
     again = clone(SOLVERS[name]).fit(Store(tmp_path / "store"))
     np.testing.assert_array_equal(again.record_.draws[0].theta, of_table.record_.draws[0].theta)
+
+
+@pytest.mark.filterwarnings("ignore::dyads.errors.NotConvergedWarning")
+def test_a_store_and_a_table_run_the_same_compiled_kernels(made, tmp_path):
+    # A kernel that is compiled apart for arrays mapped from disk doubles the wait for the first fit.
+    table, kernels = ratings(), (passes.sgd_pass, passes.row_pass, passes.col_pass, passes.loss_pass)
+    shutil.copytree(made.path, tmp_path / "store")
+    compiled = []
+    for data in ((table[["user", "item"]], table["stars"]), (Store(tmp_path / "store"),)):
+        for name in ("sgd", "lbfgs"):
+            clone(SOLVERS[name]).fit(*data)
+        compiled.append([list(kernel.signatures) for kernel in kernels])
+    assert compiled[0] == compiled[1]
 
 
 @pytest.mark.slow
@@ -397,3 +411,117 @@ def test_a_killed_encoding_leaves_no_store(tmp_path):
             assert len(Store(tmp_path / "store")) == 200_000, "it was complete"
             shutil.rmtree(tmp_path / "store")
     assert len(scan(pattern, **NAMES, to=tmp_path / "store")) == 200_000
+
+
+def with_features(n=3000):
+    """Pairs with features of every kind that a store keeps, some of them missing."""
+    table, rng = ratings(n), np.random.default_rng(1)
+    price, days = rng.normal(3.0, 2.0, n), rng.integers(0, 900, n)
+    table["price"] = np.where(rng.random(n) < 0.1, np.nan, price + (table["stars"] == 5))
+    table["device"] = pd.array(np.where(rng.random(n) < 0.2, None, rng.choice(["tv", "phone", "web"], n)), "string")
+    table["age"] = rng.integers(-3, 9, n)
+    table["is_new"] = rng.random(n) < 0.5
+    table["when"] = pd.Timestamp("2020-03-01") + pd.to_timedelta(days, "h")
+    return table
+
+
+FEATURES = ["price", "device", "age", "is_new", "when"]
+
+
+@pytest.fixture(scope="module")
+def featured(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("featured")
+    pattern = written(with_features(), folder / "tables", "parquet")
+    return scan(pattern, **NAMES, weight="weight", features=FEATURES, to=folder / "store")
+
+
+@pytest.mark.filterwarnings("ignore::dyads.errors.NotConvergedWarning")
+@pytest.mark.parametrize("name", [pytest.param("newton", marks=pytest.mark.slow), "sgd", "lbfgs", "gibbs"])
+def test_features_of_pairs_give_the_same_model_as_from_a_table(name, featured, small_parts, tmp_path):
+    table = with_features()
+    X, y, weight = table[["user", "item", *FEATURES]], table["stars"], table["weight"]
+    shutil.copytree(featured.path, tmp_path / "store")
+    of_table = clone(SOLVERS[name]).fit(X, y, weight)
+    for _ in range(2):  # From the columns, then from the orders that the first fit has made.
+        of_store = clone(SOLVERS[name]).fit(Store(tmp_path / "store"))
+        for stored, read in zip(of_store.record_.draws, of_table.record_.draws, strict=True):
+            np.testing.assert_array_equal(stored.theta, read.theta)
+    side = of_table.record_.parts.layout(of_table.record_.known).side_weights(of_table.record_.draws[0].theta)[2]
+    assert len(side) == 10
+    assert np.abs(side).min() > 0, "all features count"
+    assert of_store.columns_ == of_table.columns_
+    kept = (weight > 0).to_numpy()
+    np.testing.assert_array_equal(of_store.predict_proba(featured), of_table.predict_proba(X[kept]))
+    judged = evaluate(of_store, featured).to_pandas()
+    by_table = evaluate(of_table, X[kept], y[kept], weight[kept])
+    pd.testing.assert_frame_equal(judged, by_table, check_dtype=False, rtol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::dyads.errors.NotConvergedWarning")
+def test_parts_and_streams_keep_features_of_pairs(featured, small_parts, tmp_path):
+    table = with_features().query("weight > 0").reset_index(drop=True)
+    X, y, weight = table[["user", "item", *FEATURES]], table["stars"], table["weight"]
+    first = np.flatnonzero(X["device"].fillna("") != "web")
+    of_table = clone(SOLVERS["sgd"]).fit(X.iloc[first], y[first], weight[first])
+    for part in (featured.take(first), featured.take(first, to=tmp_path / "part")):
+        of_store = clone(SOLVERS["sgd"]).fit(part)
+        np.testing.assert_array_equal(of_store.record_.draws[0].theta, of_table.record_.draws[0].theta)
+    of_store.partial_fit(featured)
+    of_table.partial_fit(X, y, sample_weight=weight)
+    np.testing.assert_array_equal(of_store.record_.draws[0].theta, of_table.record_.draws[0].theta)
+    np.testing.assert_array_equal(of_store.predict_proba(featured), of_table.predict_proba(X))
+    search = LFLOrdinalCV(1, solver=SGD(2), cv=2, random_state=0)
+    by_store = clone(search).fit(featured)
+    by_table = clone(search).fit(X, y, weight)
+    assert by_store.best_params_ == by_table.best_params_
+    np.testing.assert_array_equal(by_store.record_.draws[0].theta, by_table.record_.draws[0].theta)
+    lines, labels, _ = featured.lines(np.arange(700))
+    np.testing.assert_array_equal(of_store.predict_proba(lines), of_table.predict_proba(X[:700]))
+    assert labels.to_pylist() == y[:700].tolist()
+
+
+def test_features_of_pairs_must_fit_the_model(made, featured):
+    with_them, without = clone(SOLVERS["sgd"]).fit(featured), clone(SOLVERS["sgd"]).fit(made)
+    with pytest.raises(InputError, match=r"the store has none: expected the columns .*'price'.*features="):
+        with_them.predict_proba(made)
+    with pytest.raises(InputError, match="the store has none"):
+        with_them.partial_fit(made)
+    with pytest.raises(InputError, match=r"store has the features .*'price'.*fitted without"):
+        without.partial_fit(featured)
+    assert without.predict_proba(featured).shape == (len(featured), 5), "as further columns of a table"
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "says"),
+    [
+        ("tags", [["a"], ["b", "c"]], "'tags' holds lists"),
+        ("price", [1.0, np.inf], "'price' has infinite numbers"),
+        ("price", [1e200, 1.0], "'price' has infinite numbers"),
+        ("price", [None, np.nan], "'price' has only missing values"),
+        ("copy", [1, 2], "'copy' holds the labels themselves"),
+        ("stars", None, "expected a different one for each"),
+        ("nothing", None, "cannot be read"),
+    ],
+)
+def test_bad_features_of_pairs_get_a_sentence(column, values, says, tmp_path):
+    table = pd.DataFrame({"user": ["a", "b"], "item": [1, 2], "stars": [1, 2]})
+    if values is not None:
+        table[column] = pd.Series(values, dtype=None if isinstance(values[0], list | int) else float)
+    pattern = written(table, tmp_path / "tables", "parquet", 1)
+    with pytest.raises(InputError, match=says):
+        scan(pattern, **NAMES, features=[column], to=tmp_path / "store")
+    assert sorted(os.listdir(tmp_path)) == ["tables"]
+    with pytest.raises(InputError, match="expected a list of names"):
+        scan(pattern, **NAMES, features="price", to=tmp_path / "store")
+
+
+def test_timestamps_in_nanoseconds_are_kept(tmp_path):
+    table = with_features(600).assign(weight=1.0)
+    table["when"] = table["when"].astype("datetime64[ns]") + pd.to_timedelta(np.arange(600) % 7, "ns")
+    table.loc[::9, "when"] = pd.NaT
+    path = tmp_path / "table.arrow"
+    pyarrow.feather.write_feather(pa.Table.from_pandas(table), path, compression="uncompressed")
+    store = scan(path, **NAMES, features=["when"], to=tmp_path / "store")
+    model = LFLOrdinal(1, l2=3.0, solver=SGD(1), random_state=0)
+    of_table = clone(model).fit(table[["user", "item", "when"]], table["stars"])
+    np.testing.assert_array_equal(clone(model).fit(store).record_.draws[0].theta, of_table.record_.draws[0].theta)

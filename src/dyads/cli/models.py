@@ -190,9 +190,7 @@ def fit(
         raise Usage(str(error)) from error
     sample_weight = population_weight = None
     if os.path.isdir(data):
-        if feature:
-            raise Usage("A store holds no features of pairs: fit to a table that has them, or omit --feature.")
-        columns = {"row": row, "col": col, "label": label, "weight": weight, "relation": relation}
+        columns = {"row": row, "col": col, "label": label, "weight": weight, "relation": relation, "feature": feature}
         X, y = open_store(data, columns | {"negatives": negatives}), None
         ids, label, weight = [X.rows.name, X.cols.name], X.columns["label"], X.columns.get("weight")
     elif negatives:
@@ -738,13 +736,16 @@ def encode(
     label: Annotated[str, typer.Option(help="Column of labels.")] = "label",
     weight: Annotated[str | None, typer.Option(help="Column of weights.")] = None,
     relation: Annotated[str | None, typer.Option(help="Column of relations.")] = None,
+    feature: Annotated[list[str] | None, typer.Option(help="Column with a feature of pairs; repeatable.")] = None,
 ) -> None:
     """Encode tables larger than memory into a store, a folder that `dyads fit` reads."""
     from dyads.data.store import scan
 
     began = time.perf_counter()
     with console.bar("Encoding"):
-        store = scan(tables, row=row, col=col, label=label, weight=weight, relation=relation, to=output)
+        store = scan(
+            tables, row=row, col=col, label=label, weight=weight, relation=relation, features=feature or [], to=output
+        )
     facts = {
         "store": str(output),
         "pairs": len(store),

@@ -150,7 +150,7 @@ class Dyads:
         weight = None if self.weight is None else self.weight[which]
         relation = None if self.relation is None else self.relation[which]
         row, col, label = self.row[which], self.col[which], self.label[which]
-        side = self.side if self.side.dyad is None else self.side._replace(dyad=self.side.dyad[which])
+        side = self.side if self.side.dyad is None else self.side._replace(dyad=_lines(self.side.dyad, which))
         return replace(self, row=row, col=col, label=label, weight=weight, relation=relation, side=side, home=MEMORY)
 
     def hold_out(self, fraction: float, rng: np.random.Generator) -> "tuple[Dyads, Dyads]":
@@ -164,6 +164,17 @@ class Dyads:
         held = np.zeros(len(self), dtype=np.bool_)
         held[rng.choice(len(self), n_held, replace=False)] = True
         return self.take(~held), self.take(held)
+
+
+def _lines(matrix: Any, which: npt.NDArray[np.bool_] | Codes | slice) -> Any:
+    """Some lines of a sparse matrix (CSR); those of a range share memory with it, which may be mapped from disk."""
+    if not isinstance(which, slice):
+        return matrix[which]
+    first, last, _ = which.indices(matrix.shape[0])
+    start = matrix.indptr[first : last + 1]
+    entries = slice(int(start[0]), int(start[-1]))
+    parts = matrix.data[entries], matrix.indices[entries], start - start[0]
+    return type(matrix)(parts, shape=(last - first, matrix.shape[1]), copy=False)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Side-information: encodes tables of features of rows, columns or dyads as sparse matrices."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from scipy import sparse
 
 from dyads.data.codes import Codes, Vocabulary
-from dyads.data.dyads import narrow
+from dyads.data.dyads import chunks, narrow
 from dyads.data.tables import named_values, read_column, read_feature, take_lines, without_column
 from dyads.errors import DtypeError, InputError, unknown_name
 from dyads.settings import Setting
@@ -26,6 +26,8 @@ LARGEST = 1e150
 """Numbers of this magnitude or more are refused: their squares, and so their variance, could overflow."""
 MOST_FEATURES = 2**20
 """Most features of an encoder that is read from a file, unless the file tells their number elsewhere."""
+MISSING = int(np.iinfo(np.int64).min)
+"""Stands for a missing date."""
 PER_DAY = {"us": 86_400e6, "ns": 86_400e9}
 
 
@@ -145,6 +147,75 @@ class Features:
         return self
 
 
+@dataclass(frozen=True)
+class FixedColumn:
+    """A column of features of pairs with one number per line, in memory or mapped from disk.
+
+    Attributes
+    ----------
+    values : (n,) float64 numbers, NaN if missing; int64 dates, `MISSING` if missing; or int32 codes of categories,
+        negative if missing
+    type : type of the values, as `read_feature` gives it
+    categories : the values that the codes stand for; None for numbers and dates
+    """
+
+    values: npt.NDArray[Any]
+    type: pa.DataType
+    categories: pa.Array | None = None
+
+    @classmethod
+    def plain_type(cls, kind: pa.DataType, name: str) -> pa.DataType:
+        """The type in which a column is kept: that of `read_feature`, with all numbers as floats."""
+        plain = read_feature(pa.array([], kind), f"column {name!r}").type
+        described = _kind(plain, name)
+        if described.startswith("lists"):
+            raise InputError(
+                f"Column {name!r} holds lists: expected numbers, dates, text or booleans as features of pairs in a "
+                "store. Drop it, or fit to a table in memory."
+            )
+        if pa.types.is_timestamp(plain):
+            return pa.timestamp(plain.unit)
+        return pa.float64() if described == "numbers" else plain
+
+    @classmethod
+    def dtype_of(cls, kind: pa.DataType) -> Any:
+        """The type of the numbers of a column of a plain type."""
+        return np.float64 if pa.types.is_floating(kind) else np.int64 if _kind(kind, "") in NUMERIC else np.int32
+
+    @classmethod
+    def numbers_of(cls, column: pa.Array, kind: pa.DataType, name: str) -> npt.NDArray[Any]:
+        """The numbers (n,) by which a column of numbers or dates is kept."""
+        read = read_feature(column, f"column {name!r}")
+        if pa.types.is_floating(kind):
+            return np.asarray(read.cast(kind, safe=False).to_numpy(zero_copy_only=False))
+        whole = read.cast(pa.int32()) if pa.types.is_date(kind) else read.cast(kind).cast(pa.int64())
+        return whole.cast(pa.int64()).fill_null(MISSING).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def null_count(self) -> int:
+        """The number of missing values."""
+        return sum(part.null_count for _, part in _parts(self))
+
+    def slice(self, first: int, n: int) -> pa.Array:
+        """Return some lines as Arrow."""
+        values = np.ascontiguousarray(self.values[first : first + n])
+        if self.categories is not None:
+            return pa.DictionaryArray.from_arrays(pa.array(values, mask=values < 0), self.categories)
+        if pa.types.is_floating(self.type):
+            return pa.array(values, mask=np.isnan(values))
+        missing = values == MISSING
+        if pa.types.is_date(self.type):
+            values = np.where(missing, 0, values).astype(np.int32)
+        return pa.array(values, mask=missing).cast(self.type)
+
+    def take(self, which: Any) -> "FixedColumn":
+        """Keep some lines."""
+        return FixedColumn(self.values[which], self.type, self.categories)
+
+
 TRAINING = ("joint", "after", "frozen")
 """When feature weights are learnt: jointly with all others; after them, then jointly; or after, all others frozen."""
 
@@ -214,17 +285,16 @@ class _Column:
     def learn(cls, name: str, column: pa.Array, absent: bool = False, weight: Floats | None = None) -> "_Column":
         """Learn the encoding of a column; `absent` : whether some ids have no line, so that values are missing."""
         kind, missing = _kind(column.type, name), absent or bool(column.null_count)
-        line, values = _entries(column)
         if kind not in NUMERIC:
-            categories = values.unique()
-            return cls(name, kind, missing, categories=categories.take(pc.sort_indices(categories)))
-        x = _numbers(values)
-        if not len(x):
+            distinct = pa.concat_arrays([_distinct(part) for _, part in _parts(column)]).unique()
+            return cls(name, kind, missing, categories=distinct.take(pc.sort_indices(distinct)))
+        extremes = [(x.min(), x.max()) for x in (_numbers(_entries(part)[1]) for _, part in _parts(column)) if len(x)]
+        if not extremes:
             return cls(name, kind, missing)
-        share = None if weight is None else weight[line]
-        mean = float(np.average(x, weights=share))
+        mean = _average(column, weight, lambda x: x)
         # By rounding, the mean of equal numbers may differ from them, and their standard deviation from zero.
-        scale = 1.0 if x.min() == x.max() else float(np.sqrt(np.average((x - mean) ** 2, weights=share)))
+        equal = min(least for least, _ in extremes) == max(most for _, most in extremes)
+        scale = 1.0 if equal else float(np.sqrt(_average(column, weight, lambda x: (x - mean) ** 2)))
         return cls(name, kind, missing, (mean, scale or 1.0))
 
     @property
@@ -249,13 +319,15 @@ class _Column:
                 f"Column {self.name!r} holds {kind} but held {self.kind} when the model was fitted: expected the same. "
                 "Convert it."
             )
-        line, values = _entries(column)
+        line: Codes
+        feature: Codes
         if self.standard is not None:
+            line, values = _entries(column)
             mean, scale = self.standard
             x = (_numbers(values) - mean) / scale
             feature = np.zeros(len(x), np.int64)
         elif self.categories is not None and len(self.categories):
-            feature = Vocabulary(self.categories, self.name).encode(values).astype(np.int64)
+            line, feature = _category_codes(column, Vocabulary(self.categories, self.name))
             known, n = feature >= 0, len(self.categories)
             # A list may contain an item more than once.
             line, feature = np.divmod(np.unique(line[known] * n + feature[known]), n)
@@ -391,8 +463,15 @@ class Encoder:
 
     def encode_columns(self, columns: Mapping[str, Any]) -> sparse.csr_array:
         """Encode columns of n values as a matrix (n, n_features)."""
+        parts = list(self.encoded_parts(columns))
+        return parts[0] if len(parts) == 1 else sparse.vstack(parts, format="csr")
+
+    def encoded_parts(self, columns: Mapping[str, Any]) -> Iterator[sparse.csr_array]:
+        """Yield the lines of `encode_columns` part by part, so that memory does not grow with a column on disk."""
         arrays = _read(columns, None)
-        return self._assemble(arrays, len(next(iter(arrays.values()), ())))
+        for some in chunks(len(next(iter(arrays.values()), ()))):
+            n = some.stop - some.start
+            yield self._assemble({name: column.slice(some.start, n) for name, column in arrays.items()}, n)
 
     def absent_line(self) -> sparse.csr_array:
         """The line (1, n_features) of an id whose features are all missing; zero for a matrix or a transformer."""
@@ -533,8 +612,13 @@ def _refuse_missing(columns: Mapping[str, pa.Array]) -> None:
 
 def _read(values: Mapping[str, Any], ids: pa.Array | None) -> dict[str, pa.Array]:
     """Read the columns of a table, and check that numbers are finite and below `LARGEST`."""
-    columns = {name: read_feature(column, f"column {name!r}") for name, column in values.items()}
+    columns = {
+        name: column if isinstance(column, FixedColumn) else read_feature(column, f"column {name!r}")
+        for name, column in values.items()
+    }
     for name, column in columns.items():
+        if isinstance(column, FixedColumn):
+            continue  # It was checked when the store was made.
         if ids is not None and len(column) != len(ids):
             raise InputError(
                 f"Column {name!r} has {len(column)} values, but there are {len(ids)} ids: expected one per id."
@@ -628,6 +712,42 @@ def _entries(column: pa.Array) -> tuple[Codes, pa.Array]:
     if not values.null_count:
         return line, values
     return line[values.is_valid().to_numpy(zero_copy_only=False)], values.drop_null()
+
+
+def _parts(column: Any) -> Iterator[tuple[slice, pa.Array]]:
+    """Yield a column part by part, with its place."""
+    for some in chunks(len(column)):
+        yield some, column.slice(some.start, some.stop - some.start)
+
+
+def _average(column: Any, weight: Floats | None, of: Callable[[Floats], Floats]) -> float:
+    """The mean of a function of the numbers that are not missing, weighted if there are weights (n,)."""
+    total = mass = 0.0
+    for some, part in _parts(column):
+        line, values = _entries(part)
+        x = of(_numbers(values))
+        share = None if weight is None else weight[some][line]
+        total += float(x.sum() if share is None else (x * share).sum())
+        mass += float(len(x) if share is None else share.sum())
+    return total / mass
+
+
+def _distinct(column: pa.Array) -> pa.Array:
+    """The distinct values of the entries of a column."""
+    return _entries(column.unique() if pa.types.is_dictionary(column.type) else column)[1].unique()
+
+
+def _category_codes(column: pa.Array, categories: Vocabulary) -> tuple[Codes, Codes]:
+    """The line of each entry of a column that is not missing, and the code of its category; unknown ones are negative.
+
+    A column with a dictionary is encoded by its dictionary.
+    """
+    if not pa.types.is_dictionary(column.type) or column.dictionary.null_count:
+        line, values = _entries(column)
+        return line, categories.encode(values).astype(np.int64)
+    line = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+    indices = column.indices.drop_null().to_numpy(zero_copy_only=False)
+    return line, categories.encode(column.dictionary).astype(np.int64)[indices]
 
 
 def _numbers(values: pa.Array) -> Floats:

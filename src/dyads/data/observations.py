@@ -137,10 +137,14 @@ def stored_observations(
         col = nodes.encode(store.cols.ids)[dyads.col]
         dyads = replace(dyads, col=col, n_rows=len(nodes), n_cols=len(nodes), home=MEMORY)
         rows = nodes
-    columns = [rows.name, cols.name, *([] if store.relations is None else [store.relations.name])]
+    columns = [ids.name for ids, _ in store.coded] + list(store.features)
     rows, cols, features, encoders = _read_side(
         side or SideTables(), rows, cols, dyads.row, dyads.col, one_set, columns
     )
+    if store.features:
+        dyad_encoder = Encoder.learn_columns(store.features, dyads.weight)
+        encoders = encoders._replace(dyad=dyad_encoder)
+        features = features._replace(dyad=store.encoded(dyad_encoder))
     dyads = replace(dyads, n_rows=len(rows), n_cols=len(cols), side=features)
     return Observations(dyads, classes, rows, cols, store.relations, columns, encoders)
 
@@ -182,9 +186,10 @@ def read_dyads(
     dyads. Returns the codes and, if there is an `encoder`, the sparse matrix of features of the dyads, otherwise None.
     """
     if isinstance(X, Pairs):
-        stored = _stored_columns(X, [vocabulary.name for vocabulary in vocabularies], encoder)
+        stored = _stored_columns(X, [vocabulary.name for vocabulary in vocabularies])
         known = zip(vocabularies, stored, strict=True)
-        return [vocabulary.encode(ids.ids)[codes] for vocabulary, (ids, codes) in known], None
+        features = None if encoder is None else _stored_features(X, encoder, columns)
+        return [vocabulary.encode(ids.ids)[codes] for vocabulary, (ids, codes) in known], features
     values = _columns_of_fit(X, columns)
     names = [vocabulary.name for vocabulary in vocabularies]
     codes = [vocabulary.encode(_read_ids(values, name)) for vocabulary, name in zip(vocabularies, names, strict=True)]
@@ -195,12 +200,18 @@ def read_dyads(
     return codes, None if encoder is None else encoder.encode_columns(further)
 
 
-def _stored_columns(
-    store: Pairs, names: Sequence[str], encoder: Encoder | None
-) -> list[tuple[Vocabulary, npt.NDArray[np.integer]]]:
+def _stored_features(store: Pairs, encoder: Encoder, columns: Sequence[str]) -> Any:
+    """The features of the pairs of a store (n, n_features), encoded by a model in memory; others are ignored."""
+    if not store.features:
+        raise InputError(
+            "The model has features of pairs, and the store has none: expected the columns of the fit, "
+            f"{list(columns)}. Encode the tables again with features=."
+        )
+    return encoder.encode_columns({name: column for name, column in store.features.items() if name in columns})
+
+
+def _stored_columns(store: Pairs, names: Sequence[str]) -> list[tuple[Vocabulary, npt.NDArray[np.integer]]]:
     """The columns of ids of a store that a model was fitted on, by their names."""
-    if encoder is not None:
-        raise InputError("The model has features of pairs, and a store holds none: expected a table with them.")
     there = {ids.name: (ids, codes) for ids, codes in store.coded}
     missing = [name for name in names if name not in there]
     if missing:
@@ -331,8 +342,16 @@ def read_more(
     home, features = MEMORY, None
     if isinstance(X, Pairs):
         refuse_labels_beside(y, sample_weight)
-        stored = _stored_columns(X, names, encoder)
+        stored = _stored_columns(X, names)
         ids, places, home = [column.ids for column, _ in stored], [codes for _, codes in stored], X.dyads.home
+        if encoder is None and X.features:
+            raise InputError(
+                f"The store has the features {list(X.features)} of pairs, but the model was fitted without: expected a "
+                "store without them. Encode the tables again without features=."
+            )
+        if encoder is not None:
+            # The store keeps its pairs with its own encoding of their features, not with the model's.
+            features, home = _stored_features(X, encoder, columns), MEMORY
         distinct, label, weight = X.classes, X.dyads.label, X.dyads.weight
     else:
         values = _named_as(named_values(X), columns)

@@ -21,9 +21,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from scipy import sparse
 
 from dyads.data.codes import Codes, Vocabulary, encode_labels, to_numpy
 from dyads.data.dyads import Dyads, chunks
+from dyads.data.features import LARGEST, Encoder, FixedColumn
 from dyads.data.files import replacing
 from dyads.errors import InputError, StoreError, counted
 
@@ -40,6 +42,9 @@ BATCH = 2**20
 
 PART = 2**22
 """Pairs up to which a part of a store is kept in memory, by cross-validation: 50 MB."""
+
+ENCODED = "features"
+"""Folder of the encoded features of pairs, and the end of the names of orders that have them."""
 
 FOLDS = "folds"
 """Folder of a store for larger parts, while they are needed."""
@@ -67,7 +72,10 @@ class Pairs:
     rows, cols, relations : vocabularies; relations are None if there is one
     classes : labels, sorted
     dyads : the codes
+    features : the columns of features of pairs by name, not encoded
     """
+
+    features: dict[str, FixedColumn]
 
     def __init__(
         self,
@@ -77,9 +85,10 @@ class Pairs:
         relations: Vocabulary | None,
         classes: Array,
         dyads: Dyads,
+        features: dict[str, FixedColumn] | None = None,
     ) -> None:
         self.columns, self.rows, self.cols, self.relations, self.classes = columns, rows, cols, relations, classes
-        self._dyads = dyads
+        self._dyads, self.features = dyads, features or {}
 
     @property
     def dyads(self) -> Dyads:
@@ -108,8 +117,14 @@ class Pairs:
     def batches(self) -> "Iterator[Pairs]":
         """Yield the pairs in slices of `BATCH`, with the codes of all."""
         for first in range(0, len(self), BATCH):
-            some = self.dyads.take(slice(first, first + BATCH))
-            yield Pairs(self.columns, self.rows, self.cols, self.relations, self.classes, some)
+            place = slice(first, first + BATCH)
+            features = {name: column.take(place) for name, column in self.features.items()}
+            some = self.dyads.take(place)
+            yield Pairs(self.columns, self.rows, self.cols, self.relations, self.classes, some, features)
+
+    def encoded(self, encoder: Encoder) -> Any:
+        """The features of pairs as a sparse matrix (n, n_features); `encoder` : that learnt from these pairs."""
+        return encoder.encode_columns(self.features)
 
     def take(self, which: Array, to: str | os.PathLike[str] | None = None) -> "Pairs":
         """Return some pairs with codes of their own, as if there were no others; `fit` and `evaluate` take them.
@@ -133,28 +148,43 @@ class Pairs:
             kept[name] = Vocabulary(ids.ids.take(pa.array(order)), ids.name)
         classes = self.classes[present]
 
+        features = {f"feature_{i}": column for i, column in enumerate(self.features.values())}
+
         def parts() -> Iterator[dict[str, Array]]:
             for positions in _positions(which):
                 columns = {name: getattr(dyads, name)[positions] for name in self.columns}
-                yield {name: place[name][column] if name in place else column for name, column in columns.items()}
+                columns = {name: place[name][column] if name in place else column for name, column in columns.items()}
+                yield columns | {name: column.values[positions] for name, column in features.items()}
 
         if to is None:
             listed = list(parts())
-            arrays = {name: np.concatenate([part[name] for part in listed]) for name in self.columns}
+            arrays = {name: np.concatenate([part[name] for part in listed]) for name in (*self.columns, *features)}
             relations = kept.get("relation")
             coded = Dyads(
                 arrays["row"], arrays["col"], arrays["label"], arrays.get("weight"), len(kept["row"]), len(kept["col"]),
                 len(classes), arrays.get("relation"), 1 if relations is None else len(relations),
             )  # fmt: skip
-            return Pairs(self.columns, kept["row"], kept["col"], relations, classes, coded)
-        with _made(_new_folder(to)) as made, _Columns(made, list(self.columns), n) as out:
+            some = {
+                name: FixedColumn(values, column.type, column.categories)
+                for (name, column), values in zip(
+                    self.features.items(), (arrays[name] for name in features), strict=True
+                )
+            }
+            return Pairs(self.columns, kept["row"], kept["col"], relations, classes, coded, some)
+        dtypes: dict[str, Any] = {name: DTYPES[name] for name in self.columns}
+        dtypes |= {name: column.values.dtype for name, column in features.items()}
+        with _made(_new_folder(to)) as made, _Columns(made, dtypes, n) as out:
             for name, ids in kept.items():
                 _write_column(made, f"{name}s.arrow", ids.ids)
             _write_column(made, "labels.arrow", pa.array(classes.tolist()))
             for part in parts():
                 out.write(part)
-            about = {"format": "dyads store", "version": VERSION, "n": n, "columns": self.columns}
-            out.close(about, [*(f"{name}s.arrow" for name in kept), "labels.arrow"])
+            categories = {name: column.categories for name, column in features.items() if column.categories is not None}
+            for name, values in categories.items():
+                _write_column(made, f"{name}s.arrow", values)
+            types = [[name, str(column.type)] for name, column in self.features.items()]
+            about = {"format": "dyads store", "version": VERSION, "n": n, "columns": self.columns, "features": types}
+            out.close(about, [*(f"{name}s.arrow" for name in (*kept, *categories)), "labels.arrow"])
         return Store(to)
 
     def part(self, positions: Array) -> "Pairs":
@@ -162,8 +192,11 @@ class Pairs:
         return self.take(positions)
 
     def lines(self, positions: Array) -> tuple[pa.Table, pa.Array, Array | None]:
-        """Return some pairs as a table of ids, their labels and their weights."""
-        table = pa.table({ids.name: ids.ids.take(pa.array(code[positions])) for ids, code in self.coded})
+        """Return some pairs as a table of ids and features, their labels and their weights."""
+        columns = {ids.name: ids.ids.take(pa.array(code[positions])) for ids, code in self.coded}
+        for name, column in self.features.items():
+            columns[name] = column.take(positions).slice(0, len(positions))
+        table = pa.table(columns)
         labels = pa.array(self.classes.tolist()).take(pa.array(self.dyads.label[positions]))
         return table, labels, None if self.dyads.weight is None else self.dyads.weight[positions]
 
@@ -206,6 +239,29 @@ class Store(Pairs):
             return pa.ipc.open_file(file).read_all()["id"].combine_chunks()
 
     @cached_property
+    def features(self) -> dict[str, FixedColumn]:  # type: ignore[override]
+        """The columns of features of pairs by name, in the order of the tables, mapped from disk; not encoded."""
+        columns = {}
+        for i, (name, kind) in enumerate(self._manifest.get("features", [])):
+            values = _mapped(self.path, f"feature_{i}.npy", self._manifest, (len(self),))
+            is_coded = f"feature_{i}s.arrow" in self._manifest["files"]
+            categories = self._column(f"feature_{i}s.arrow") if is_coded else None
+            columns[name] = FixedColumn(values, pa.type_for_alias(kind), categories)
+        return columns
+
+    def encoded(self, encoder: Encoder) -> Any:
+        """The features of pairs as a sparse matrix (n, n_features), mapped from disk; written when first asked for."""
+        folder, shape = self.path / ENCODED, (len(self), len(encoder.names))
+        if not (folder / MANIFEST).exists():
+            most = len(self) * len(self.features)
+            with _made(folder) as made, _Columns(made, {}, len(self)) as out:
+                out.add_matrix(most)
+                for part in encoder.encoded_parts(self.features):
+                    out.append(part)
+                out.close({"n": len(self), "entries": most})
+        return _mapped_matrix(folder, _read_manifest(folder), shape)
+
+    @cached_property
     def dyads(self) -> Dyads:
         """All pairs, in the order of the tables, mapped from disk."""
         arrays = {
@@ -243,21 +299,32 @@ class Store(Pairs):
 
         They are written when they are first asked for. Two processes may do so at once: both write the same.
         """
-        folder = self.path / name
+        matrix = dyads.side.dyad
+        folder = self.path / (name if matrix is None else f"{name}-{ENCODED}")
         if not (folder / MANIFEST).exists():
             columns = {column: getattr(dyads, column) for column in COLUMNS if getattr(dyads, column) is not None}
-            with _made(folder) as made, _Columns(made, [*columns, "place"], len(dyads)) as out:
+            dtypes = {column: DTYPES[column] for column in columns} | {"place": np.int64}
+            with _made(folder) as made, _Columns(made, dtypes, len(dyads)) as out:
+                if matrix is not None:
+                    out.add_matrix(matrix.nnz)
                 for positions in parts:
                     out.write({column: array[positions] for column, array in columns.items()} | {"place": positions})
-                out.close({"n": len(dyads)})
+                    for first in range(0, len(positions) if matrix is not None else 0, BATCH):
+                        out.append(matrix[positions[first : first + BATCH]])
+                out.close({"n": len(dyads), "entries": None if matrix is None else matrix.nnz})
         manifest = _read_manifest(folder)
         if manifest.get("n") != len(dyads):
             raise StoreError(f"{folder} holds {manifest.get('n')} pairs, not {len(dyads)}: delete it, and fit again.")
-        names = [file.removesuffix(".npy") for file in manifest["files"]]
+        side = dyads.side
+        if matrix is not None:
+            side = side._replace(dyad=_mapped_matrix(folder, manifest, matrix.shape))
+        names = [column for column in (*COLUMNS, "place") if f"{column}.npy" in manifest["files"]]
         arrays = {column: _mapped(folder, f"{column}.npy", manifest, (len(dyads),)) for column in names}
         row, col, label = (arrays[column] for column in COLUMNS[:3])
         weight, relation = arrays.get("weight"), arrays.get("relation")
-        return replace(dyads, row=row, col=col, label=label, weight=weight, relation=relation), arrays["place"]
+        return replace(dyads, row=row, col=col, label=label, weight=weight, relation=relation, side=side), arrays[
+            "place"
+        ]
 
 
 def discard(part: Pairs) -> None:
@@ -303,6 +370,7 @@ def scan(
     label: str,
     weight: str | None = None,
     relation: str | None = None,
+    features: Sequence[str] = (),
     to: str | os.PathLike[str],
 ) -> Store:
     """Encode tables in files into a store, in bounded memory: the folder `to`, which must not exist.
@@ -316,6 +384,8 @@ def scan(
         of their names. Codes are given by first appearance, so a store depends on the tables alone.
     row, col, label, weight, relation : names of columns
         Pairs of weight zero are left out.
+    features : names of columns with features of pairs: numbers, dates, text or booleans; they may have missing values
+        They are encoded as further columns of a table are.
     to : folder to make
     """
     if importlib.util.find_spec("duckdb") is None:
@@ -324,10 +394,13 @@ def scan(
     target = _new_folder(to)
     names = {"row": row, "col": col, "label": label, "weight": weight, "relation": relation}
     columns = {name: column for name, column in names.items() if column is not None}
-    if len(set(columns.values())) < len(columns):
-        raise InputError(f"Got the columns {list(columns.values())}: expected a different one for each.")
+    if isinstance(features, str):
+        raise InputError(f"Got features={features!r}: expected a list of names of columns. Write [{features!r}].")
+    named = [*columns.values(), *features]
+    if len(set(named)) < len(named):
+        raise InputError(f"Got the columns {named}: expected a different one for each.")
     with _made(target) as made:
-        _encode(files, columns, made)
+        _encode(files, columns, list(features), made)
     return Store(target)
 
 
@@ -349,8 +422,8 @@ def _files(paths: Any) -> list[str]:
     return files
 
 
-def _encode(files: list[str], columns: dict[str, str], folder: Path) -> None:
-    """Write the codes, vocabularies and labels of tables to a folder."""
+def _encode(files: list[str], columns: dict[str, str], features: list[str], folder: Path) -> None:
+    """Write the codes, vocabularies, labels and features of tables to a folder."""
     import duckdb
 
     work = folder / "work"
@@ -361,7 +434,8 @@ def _encode(files: list[str], columns: dict[str, str], folder: Path) -> None:
         connection.execute(f"SET temp_directory = '{_quoted(str(work))}'")
         source = _source(connection, files)
         try:
-            _read_tables(connection, source, columns)
+            further = {f"feature_{i}": column for i, column in enumerate(features)}
+            _read_tables(connection, source, columns, further)
         except duckdb.Error as error:
             reason = " ".join(str(error).split())[:200]
             raise InputError(
@@ -371,10 +445,12 @@ def _encode(files: list[str], columns: dict[str, str], folder: Path) -> None:
         if not n:
             raise InputError("The tables have no pairs: expected at least one.")
         ids = [name for name in ("row", "col", "relation") if name in columns]
-        for name in ids:
+        types = _feature_types(connection, further)
+        coded = [name for name, kind in types.items() if FixedColumn.dtype_of(kind) is np.int32]
+        for name in (*ids, *coded):
             connection.execute(
                 f"CREATE TABLE {name}s AS SELECT id, row_number() OVER (ORDER BY first) - 1 AS code FROM "
-                f"(SELECT {name} AS id, min(rowid) AS first FROM lines GROUP BY {name})"
+                f"(SELECT {name} AS id, min(rowid) AS first FROM lines WHERE {name} IS NOT NULL GROUP BY {name})"
             )
             _write_column(folder, f"{name}s.arrow", _fetched(connection, f"SELECT id FROM {name}s ORDER BY code"))
         distinct = _fetched(connection, "SELECT DISTINCT label AS id FROM lines")
@@ -383,14 +459,24 @@ def _encode(files: list[str], columns: dict[str, str], folder: Path) -> None:
         connection.register("labels_found", pa.table({"id": distinct, "code": codes}))
         connection.execute("CREATE TABLE labels AS SELECT id, code FROM labels_found")
         joined = " ".join(f"JOIN {name}s ON lines.{name} = {name}s.id" for name in (*ids, "label"))
+        joined += "".join(f" LEFT JOIN {name}s ON lines.{name} = {name}s.id" for name in coded)
         selected = ", ".join(f"{name}s.code AS {name}" for name in (*ids, "label"))
-        selected += ", lines.weight" if "weight" in columns else ""
+        selected += "".join(f", coalesce({name}s.code, -1) AS {name}" for name in coded)
+        plain = [name for name in types if name not in coded]
+        selected += "".join(f", lines.{name}" for name in [*(["weight"] if "weight" in columns else []), *plain])
+        dtypes = {name: DTYPES[name] for name in columns}
+        dtypes |= {name: FixedColumn.dtype_of(kind) for name, kind in types.items()}
         reader: Any = connection.sql(f"SELECT lines.rowid AS place, {selected} FROM lines {joined}")
-        with _Columns(folder, list(columns), n) as out:
+        with _Columns(folder, dtypes, n) as out:
             for batch in reader.to_arrow_reader(BATCH):
-                out.scatter(np.asarray(batch["place"]), {name: np.asarray(batch[name]) for name in columns})
-            vocabularies = [*(f"{name}s.arrow" for name in ids), "labels.arrow"]
-            out.close({"format": "dyads store", "version": VERSION, "n": n, "columns": columns}, vocabularies)
+                part = {name: np.asarray(batch[name]) for name in (*columns, *coded)}
+                for name in plain:
+                    part[name] = FixedColumn.numbers_of(batch[name], types[name], further[name])
+                out.scatter(np.asarray(batch["place"]), part)
+            vocabularies = [*(f"{name}s.arrow" for name in (*ids, *coded)), "labels.arrow"]
+            about = {"format": "dyads store", "version": VERSION, "n": n, "columns": columns}
+            about["features"] = [[further[name], str(kind)] for name, kind in types.items()]
+            out.close(about, vocabularies)
     finally:
         connection.close()
         shutil.rmtree(work, ignore_errors=True)
@@ -407,11 +493,48 @@ def _source(connection: Any, files: list[str]) -> str:
     return "files"
 
 
-def _read_tables(connection: Any, source: str, columns: dict[str, str]) -> None:
+def _feature_types(connection: Any, features: dict[str, str]) -> dict[str, pa.DataType]:
+    """The type in which each column of features of pairs is kept, checked; `features` : their names, by those here."""
+    types = {}
+    for name, column in features.items():
+        kind = connection.sql(f"SELECT {name} FROM lines LIMIT 0").to_arrow_table().schema.field(0).type
+        types[name] = FixedColumn.plain_type(kind, column)
+        if not _number(connection, f"SELECT count({name}) FROM lines"):
+            raise InputError(
+                f"Column {column!r} has only missing values: expected at least one value. Drop the column."
+            )
+        wrong = f"SELECT count(*) FROM lines WHERE NOT isnan({name}) AND NOT abs({name}) < {LARGEST}"
+        if pa.types.is_floating(kind) and _number(connection, wrong):
+            raise InputError(
+                f"Column {column!r} has infinite numbers, or ones beyond {LARGEST:g}: expected finite ones. Drop or "
+                "fill them first."
+            )
+        # Timestamps are kept in microseconds if these are exact, as those of a table.
+        finer = f"SELECT count(*) FROM lines WHERE epoch_ns({name}) % 1000 <> 0"
+        if pa.types.is_timestamp(kind):
+            exact = kind.unit != "ns" or not _number(connection, finer)
+            types[name] = pa.timestamp("us" if exact else "ns")
+        same = f"SELECT count(*) FROM lines WHERE {name} IS DISTINCT FROM label"
+        alike = "SELECT typeof(label) = typeof({}) FROM lines LIMIT 1"
+        if _number(connection, alike.format(name)) and not _number(connection, same):
+            raise InputError(
+                f"Column {column!r} holds the labels themselves: expected features known before the label. Drop "
+                f"{column!r} from the features."
+            )
+    return types
+
+
+def _read_tables(connection: Any, source: str, columns: dict[str, str], features: dict[str, str]) -> None:
     """Read the tables into "lines", in order, so that the number of a line is its position."""
-    named = ", ".join(f'"{column.replace(chr(34), chr(34) * 2)}" AS {name}' for name, column in columns.items())
+    named = ", ".join(
+        f'"{column.replace(chr(34), chr(34) * 2)}" AS {name}' for name, column in (columns | features).items()
+    )
     weighed = " WHERE weight IS NULL OR weight <> 0" if "weight" in columns else ""
     connection.execute(f"CREATE TABLE lines AS SELECT * FROM (SELECT {named} FROM {source}){weighed}")
+    types = dict(connection.execute("SELECT column_name, column_type FROM (DESCRIBE lines)").fetchall())
+    for name in features:
+        if types[name].startswith("ENUM"):
+            connection.execute(f"ALTER TABLE lines ALTER COLUMN {name} TYPE VARCHAR")
     for name, column in columns.items():
         missing = _number(connection, f"SELECT count(*) FROM lines WHERE {name} IS NULL")
         if missing:
@@ -423,7 +546,7 @@ def _read_tables(connection: Any, source: str, columns: dict[str, str]) -> None:
 
 def _number(connection: Any, query: str) -> int:
     """The only number that a query gives."""
-    return int(connection.execute(query).fetchone()[0])
+    return int(connection.execute(query).fetchall()[0][0])
 
 
 def _quoted(text: str) -> str:
@@ -439,12 +562,29 @@ def _fetched(connection: Any, query: str) -> pa.Array:
 class _Columns:
     """Arrays of a folder that are written part by part, and their checksums."""
 
-    def __init__(self, folder: Path, names: Sequence[str], n: int) -> None:
-        self.folder, self.at = folder, 0
-        dtypes = DTYPES | {"place": np.int64}
-        self.arrays = {
-            name: np.lib.format.open_memmap(folder / f"{name}.npy", "w+", dtypes[name], (n,)) for name in names
-        }
+    def __init__(self, folder: Path, dtypes: dict[str, Any], n: int) -> None:
+        self.folder, self.n, self.at, self.lines = folder, n, 0, 0
+        self.arrays: dict[str, Any] = {}
+        for name, dtype in dtypes.items():
+            self._add(name, dtype, n)
+
+    def _add(self, name: str, dtype: Any, n: int) -> None:
+        self.arrays[name] = np.lib.format.open_memmap(self.folder / f"{name}.npy", "w+", dtype, (n,))
+
+    def add_matrix(self, n_entries: int) -> None:
+        """Add a sparse matrix (CSR) with at most so many entries; `append` writes its lines."""
+        dtype = np.int32 if n_entries <= np.iinfo(np.int32).max else np.int64
+        for name, kind, n in (("indptr", dtype, self.n + 1), ("indices", dtype, n_entries), ("data", float, n_entries)):
+            self._add(name, kind, n)
+
+    def append(self, lines: Any) -> None:
+        """Write the next lines of the sparse matrix."""
+        start = self.arrays["indptr"]
+        first, n = int(start[self.lines]), lines.shape[0]
+        start[self.lines + 1 : self.lines + n + 1] = first + lines.indptr[1:]
+        self.arrays["indices"][first : first + lines.nnz] = lines.indices
+        self.arrays["data"][first : first + lines.nnz] = lines.data
+        self.lines += n
 
     def __enter__(self) -> "_Columns":
         return self
@@ -460,8 +600,8 @@ class _Columns:
 
     def scatter(self, place: Any, part: dict[str, Array]) -> None:
         """Write lines to their places."""
-        for name, array in self.arrays.items():
-            array[place] = part[name]
+        for name, values in part.items():
+            self.arrays[name][place] = values
 
     def close(self, manifest: dict[str, Any], others: Sequence[str] = ()) -> None:
         """Write the arrays to disk, and then the manifest, which says that all is there."""
@@ -552,6 +692,16 @@ def _mapped(folder: Path, name: str, manifest: dict[str, Any], shape: tuple[int,
     if array.shape != shape:
         raise StoreError(f"{folder / name} has shape {array.shape}, expected {shape}: {_remedy(folder)}.")
     return np.asarray(array)
+
+
+def _mapped_matrix(folder: Path, manifest: dict[str, Any], shape: tuple[int, int]) -> Any:
+    """A sparse matrix (CSR) of three files, mapped and checked."""
+    n, most = shape[0], manifest.get("entries")
+    if manifest.get("n") != n or most is None:
+        raise StoreError(f"{folder} lacks the features of {n} pairs: {_remedy(folder)}.")
+    start = _mapped(folder, "indptr.npy", manifest, (n + 1,))
+    indices, data = (_mapped(folder, f"{name}.npy", manifest, (most,)) for name in ("indices", "data"))
+    return sparse.csr_array((data[: start[-1]], indices[: start[-1]], start), shape=shape, copy=False)
 
 
 def _write_column(folder: Path, name: str, column: pa.Array) -> None:

@@ -56,6 +56,8 @@ class Data(NamedTuple):
     relation : (n,) codes, or Absent if there is one relation
     weight : (n,) in the precision of the blocks, or Absent if all weights are one
     offset : (n, n_labels) score offsets, or Absent if they are zero
+
+    All but offsets are read-only views: so dyads in memory and dyads mapped from disk run the same compiled kernels.
     """
 
     row: Any
@@ -68,7 +70,9 @@ class Data(NamedTuple):
     @classmethod
     def of(cls, dyads: Dyads, dtype: Any, offset: Array | None) -> "Data":
         weight = None if dyads.weight is None else dyads.weight.astype(dtype, copy=False)
-        return cls(dyads.row, dyads.col, dyads.label, or_absent(dyads.relation), or_absent(weight), or_absent(offset))
+        row, col, label = (read_only(codes) for codes in (dyads.row, dyads.col, dyads.label))
+        relation, weight = (None if array is None else read_only(array) for array in (dyads.relation, weight))
+        return cls(row, col, label, or_absent(relation), or_absent(weight), or_absent(offset))
 
 
 class Owned(NamedTuple):
@@ -158,6 +162,13 @@ class BlockWork(NamedTuple):
 def or_absent(array: Array | None) -> Any:
     """Return the array, or `Absent()` for None."""
     return ABSENT if array is None else array
+
+
+def read_only(array: Array) -> Array:
+    """A view that cannot be written to, as an array mapped from disk: numba compiles kernels anew for other arrays."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 @read_if_present(lambda relation, i: 0)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dyads.data.dyads import Counts, Dyads, Grouped, chunks
-from dyads.engine.bundles import ABSENT, Absent, Owned
+from dyads.engine.bundles import ABSENT, Absent, Owned, read_only
 from dyads.model.parameters import Role
 
 Array = np.ndarray[Any, Any]
@@ -194,7 +194,7 @@ def cut(role: Role, dyads: Dyads, n_owners: int, place: Any, shard: int | None =
         begin, end = int(start[first]), int(start[last])
         whole = end - begin == len(dyads)
         part = dyads if whole else dyads.take(slice(begin, end))
-        lines = place if isinstance(place, Absent) else place[begin:end]
+        lines = place if isinstance(place, Absent) else read_only(place[begin:end])
         shards.append(Shard(role, first, start[first : last + 1] - begin, identity[: end - begin], part, lines))
     return shards
 

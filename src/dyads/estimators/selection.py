@@ -492,7 +492,8 @@ class _CV(LFL):
         return paths, Path({}, "l2__side", SIDE_GRID, True) if used else None
 
     def _has_features(self, model: Any, table: Any) -> bool:
-        return features_of(model.features).of_ids or (not isinstance(table, Pairs) and len(table) > model._n_id_columns)
+        further = bool(table.features) if isinstance(table, Pairs) else len(table) > model._n_id_columns
+        return features_of(model.features).of_ids or further
 
     def _penalty_of(self, model: Any) -> str | None:
         """The penalty whose path is searched: on latent weights; on biases at rank 0; None if neither applies."""
