@@ -477,10 +477,10 @@ def test_a_chain_ends_when_its_predictions_are_known():
     assert sweeps_until_complete(noise, 7, 7) == 7
 
 
-def plan_of(n_dyads, n_entities, solver=Gibbs()):
+def plan_of(n_dyads, n_entities, **settings):
     structure = build("bilinear", 3, 3, True, 10, None)
     dyads = Dyads(np.zeros(1, int), np.zeros(1, int), np.zeros(1, int), None, n_entities, n_entities, 3)
-    return Plan.of(solver, make_objective(structure, Log(), dyads), n_dyads)
+    return Plan.of(Gibbs(**settings), make_objective(structure, Log(), dyads), n_dyads)
 
 
 def test_chains_and_sweeps_grow_with_small_data_and_are_bounded_in_time_with_large():
@@ -492,8 +492,8 @@ def test_chains_and_sweeps_grow_with_small_data_and_are_bounded_in_time_with_lar
     assert most[0] == 200
     assert most[1:3] == [MOST_SWEEPS] * 2
     assert all(a >= b for a, b in itertools.pairwise(most[2:]))
-    assert plan_of(2_000, 100, Gibbs(sweeps=30))[:3] == (1, 30, 30), "sweeps that were asked for, and one chain"
-    assert plan_of(2_000, 100, Gibbs(chains=2)).chains == 2
+    assert plan_of(2_000, 100, sweeps=30)[:3] == (1, 30, 30), "sweeps that were asked for, and one chain"
+    assert plan_of(2_000, 100, chains=2).chains == 2
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

@@ -162,7 +162,7 @@ def sample(
                 theta = posterior.approach(theta, START_SWEEPS)
             return posterior.start(theta, random_stream(seed, Stream.CHAIN_START, number))
 
-        for number in range(solver.chains):
+        for number in range(plan.chains):
             try:
                 if number == len(chains):
                     chains.append(Chain(start(number)))
@@ -174,7 +174,7 @@ def sample(
                     noise = SweepNoise(seed, number, chains[number].n_sweeps)
                     chains[number] = chains[number].advanced(posterior, noise, watched, most)
                     length.check(chains[number])
-                    n_left = length.end * (solver.chains - number) - chains[number].n_sweeps
+                    n_left = length.end * (plan.chains - number) - chains[number].n_sweeps
                     if watch(chains[number], n_left):
                         break
                     save()
