@@ -14,7 +14,7 @@ import numpy as np
 
 from dyads.data.codes import Codes
 from dyads.data.dyads import Counts, Dyads
-from dyads.engine.api import OwnPrior, Query
+from dyads.engine.api import Descent, OwnPrior, Query
 from dyads.engine.bundles import ABSENT, Data, Owned, Specs
 from dyads.engine.entity import PART, Steps, System, descend, draw_block, draw_shared, solve_shared
 from dyads.engine.host import CPU, Bound, Host, Threads
@@ -131,9 +131,10 @@ class DeviceBound(Bound):
         super().__init__(objective, dyads, counts, threads, shard=len(dyads) + 1)
         self.kernels = kernels()
         self.specs = Specs.of(objective.structure, objective.loss, np.float32)
-        self._sizes = objective.layout.sizes
+        self._sizes, self._one_set = objective.layout.sizes, objective.structure.one_set
         self._held: dict[Role, Held] = {}
         self._planned: dict[tuple[Role, int], list[Planned]] = {}
+        self._dealt: Any = None
 
     def held(self, role: Role) -> Held:
         """Return the dyads of rows, columns or relations; they are copied to the device when first needed."""
@@ -168,7 +169,17 @@ class DeviceBound(Bound):
             ]
         return self._planned[role, most]
 
+    @property
+    def dealt(self) -> Any:
+        """The dyads in cells, on the device; see `device_cells.Dealt`."""
+        from dyads.engine.device_cells import Dealt
+
+        if self._dealt is None:
+            self._dealt = Dealt.of(self.dyads, self._one_set)
+        return self._dealt
+
     def release(self) -> None:
+        self._dealt = None
         self._held.clear()
         self._planned.clear()
         self.kernels.buffer.cache_clear()
@@ -205,6 +216,13 @@ class Device(Host):
         if self.objective.free is not None:
             gradient[~self.objective.free] = 0
         return value, gradient
+
+    def descent(self, theta: Array, visited: bool = False) -> Descent:  # type: ignore[override]
+        if any(self.objective.layout.n_features):
+            return super().descent(theta, visited)
+        from dyads.engine.device_descent import DeviceDescent
+
+        return DeviceDescent(self.objective, self._bound.dealt, self._bound.counts, theta, visited)
 
     def blocks_in_turn(self, theta: Array, prior: OwnPrior | None = None) -> HostUpdates:
         if self.objective.structure.one_set or self.dyads.side.dyad is not None:

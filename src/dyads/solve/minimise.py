@@ -212,6 +212,7 @@ class Descent(Protocol):
     def theta(self) -> Array: ...
     def is_finite(self) -> bool: ...
     def snapshot(self) -> Any: ...
+    def arrays(self) -> Array: ...
     def restore(self, snapshot: Any) -> None: ...
 
 
@@ -284,7 +285,7 @@ class SGD(Setting):
                 return Solution(descent.theta(), n_iter, "monitor")
             if saved.is_kept:
                 numbers = dict(zip(RESUMED, (n_iter, first_rate, retries), strict=True))
-                saved.save({"descent": descent.snapshot()} | numbers)
+                saved.save({"descent": descent.arrays()} | numbers)
         return Solution(descent.theta(), n_iter, "schedule")
 
 
