@@ -78,9 +78,9 @@ class Deal(NamedTuple):
         return len(self.group)
 
     def with_copies(self, values: Array) -> Array:
-        """Return the values (n + copies,) of lines, given those of entities (n,)."""
+        """Return the values (n + copies, ...) of lines, given those of entities (n, ...)."""
         many = self.n_copies > 1
-        return np.concatenate([values, np.repeat(values[many], self.n_copies[many])])
+        return np.concatenate([values, np.repeat(values[many], self.n_copies[many], axis=0)])
 
     @property
     def copies(self) -> Copies:

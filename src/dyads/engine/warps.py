@@ -43,8 +43,8 @@ LANES = 1 if SIMULATED else 32
 WARPS = 1 if SIMULATED else 4
 """Warps of a block of threads."""
 
-LINE = 32
-"""Numbers to a multiple of which the rows of tables are filled up: the 128 bytes that a warp reads at a time."""
+LINE = 1 if SIMULATED else 32
+"""Numbers to a multiple of which the lines of tables are filled up: the 128 bytes that a warp reads at a time."""
 
 VALUE, SQUARES = 0, 1
 """Lines of an entity's entry in a table: its block, and AdaGrad's sums of squared gradients."""
@@ -357,7 +357,9 @@ def load(table, n, which, place, padding, out):  # type: ignore[no-untyped-def]
     """WRITE a lane's entries of line `which` of entity n; entries that the lane does not have are `padding`."""
     for j in range(out.size):
         k = place[j]
-        out[j] = table[n, which, k] if k >= 0 else padding
+        # Every lane reads, so that there is no branch; the first place is in memory that others read anyway.
+        x = table[n, which, max(k, 0)]
+        out[j] = x if k >= 0 else padding
 
 
 @jitable
