@@ -4,6 +4,7 @@
 """
 
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from numba import config
 
 from dyads.data.dyads import Counts, Dyads
 from dyads.engine import CPU, CUDA, cuda
-from dyads.engine.bundles import ABSENT, Data, Specs
+from dyads.engine.bundles import ABSENT, Specs
 from dyads.engine.descent import decay
 from dyads.engine.passes import DescentWork, LastTile, Pulled, sgd_pass
 from dyads.model.loss import LOSSES as REGISTERED_LOSSES
@@ -170,7 +171,7 @@ def epoch_by_the_cpus_kernel(objective, dyads, dealt, state, rate, seed, number)
     pulled, key = Pulled(*[ABSENT] * 5), Key.of(seed, Stream.VISITS, number)
     shift = int(random_stream(seed, Stream.ROUNDS, number).integers(n))
     bounds, value = np.linspace(0, n, min(PHASES, n) + 1).astype(int), 0.0
-    for first, last in zip(bounds, bounds[1:], strict=False):
+    for first, last in pairwise(bounds):
         visits = [np.zeros(len(table)) for table in (rows[0], cols[0], shared[0])]
         for round_ in range(first, last):
             for p in range(n):
@@ -188,9 +189,7 @@ def epoch_by_the_cpus_kernel(objective, dyads, dealt, state, rate, seed, number)
                 row_tiles = np.full(len(rows[0]), -1)
                 tiles = LastTile(row_tiles, row_tiles if one_set else np.full(len(cols[0]), -1))
                 work = DescentWork.of(blocks, dyads.n_labels)
-                value += sgd_pass(
-                    specs, blocks, squares, data, order, shares, np.float32(rate), pulled, tiles, work
-                )
+                value += sgd_pass(specs, blocks, squares, data, order, shares, np.float32(rate), pulled, tiles, work)
         deals = [(rows, dealt.row, visits[0])] + ([] if one_set else [(cols, dealt.col, visits[1])])
         for tables, deal, met in deals:
             mean_of(tables, deal.copies, met[len(deal.first) :])

@@ -116,15 +116,15 @@ class Dealt(NamedTuple):
         label = dyads.label.astype(np.int8 if dyads.n_labels <= SMALL_LABELS else np.int32)
         weight = None if dyads.weight is None else dyads.weight.astype(np.float32)
         relation = None if dyads.relation is None else dyads.relation.astype(np.int32)
-        codes = (codes.astype(np.int32, copy=False) for codes in (dyads.row, dyads.col))
-        raw = to_device(Data(*codes, label, or_absent(relation), or_absent(weight), ABSENT))
+        row_codes, col_codes = (codes.astype(np.int32, copy=False) for codes in (dyads.row, dyads.col))
+        raw = to_device(Data(row_codes, col_codes, label, or_absent(relation), or_absent(weight), ABSENT))
         del label, weight, relation
         row_count, col_count = (_counted(codes, n) for codes, n in ((raw.row, dyads.n_rows), (raw.col, dyads.n_cols)))
         if one_set:
             row = col = Deal.of(row_count + col_count, n_groups)
         else:
             row, col = Deal.of(row_count, n_groups), Deal.of(col_count, n_groups)
-        dealing = Dealing(*to_device((row, col)), n_groups, one_set, Key.of(FIXED_SEED, Stream.COPIES))
+        dealing = Dealing(to_device(row), to_device(col), n_groups, one_set, Key.of(FIXED_SEED, Stream.COPIES))
         threads = (BLOCKS, THREADS)
         count = to_device(np.zeros(n_groups**2, np.int64))
         count_cells[threads](raw, dealing, count)

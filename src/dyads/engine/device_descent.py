@@ -4,6 +4,7 @@ An epoch is cut into phases of whole rounds, a launch each. Within a phase the c
 of the shared blocks, and entities with many dyads have copies too; after it, copies take their mean.
 """
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -103,7 +104,7 @@ class DeviceDescent:
         progress = self._progress(len(bounds) - 1)
         kernel = descent_kernel(self._division)
         blocks = 1 if SIMULATED else -(-min(n_groups, WARPS_AT_A_TIME * n_multiprocessors()) // WARPS)
-        for phase, (first, last) in enumerate(zip(bounds, bounds[1:], strict=False)):
+        for phase, (first, last) in enumerate(pairwise(bounds)):
             pace = Pace(phase, first, last, shift, n_groups, n_rows, n_cols, np.float32(rate), key)
             kernel[blocks, LANES * WARPS](
                 self._loss, dealt.data, dealt.start, self._tables, self._shares, self._places, progress, pace
@@ -119,7 +120,7 @@ class DeviceDescent:
     def theta(self) -> Array:
         self._unpack(VALUE)
         theta = to_host(self._flat)
-        if self._frozen is not None:
+        if self._objective.free is not None:
             theta[~self._objective.free] = self._frozen
         return theta
 
@@ -176,7 +177,7 @@ class DeviceDescent:
         """Return the tables of the blocks that the flat vector holds."""
         layout, penalty, dealt = self._objective.layout, self._objective.penalty, self._dealt
         n_groups, n_relations = dealt.n_groups, layout.n_relations
-        (row, col, shared), end = layout.sizes, layout.own_size
+        (row, _, shared), end = layout.sizes, layout.own_size
         i, j = layout.n_rows * row, end - n_relations * shared
         copy = np.arange(n_groups)[None, :] * n_relations + np.arange(n_relations)[:, None]
         copies = Copies(

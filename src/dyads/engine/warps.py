@@ -584,8 +584,6 @@ def descent_kernel(division: Division) -> Any:
     return kernel
 
 
-
-
 @compile_plain
 def sort_cells(start, order):  # type: ignore[no-untyped-def]
     """Sort the positions of each cell; a warp takes a cell."""
