@@ -4,6 +4,7 @@
 """
 
 import sys
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -21,7 +22,16 @@ from dyads.model.objective import BlockPrior
 from dyads.model.parameters import Blocks, Role
 from dyads.model.streams import Key, Stream, random_stream
 from dyads.model.structure import STRUCTURES as REGISTERED_STRUCTURES
-from problems import LOSS_CASES, LOSSES, STRUCTURE_CASES, STRUCTURES, make_dyads, make_objective, relative_error
+from problems import (
+    LOSS_CASES,
+    LOSSES,
+    STRUCTURE_CASES,
+    STRUCTURES,
+    make_dyads,
+    make_objective,
+    make_record,
+    relative_error,
+)
 
 if config.ENABLE_CUDASIM:
     # The simulator's main thread waits for the others in a loop, and holds Python's lock for one interval each time.
@@ -309,3 +319,20 @@ def test_the_number_of_lanes_of_a_warp_does_not_matter(structure, monkeypatch, s
             descent.epoch(0.5, 0, 0)
             states.append(descent.arrays())
     assert relative_error(*states) < SINGLE
+
+
+@pytest.mark.parametrize("n_draws", [1, 2])
+@pytest.mark.parametrize("structure", STRUCTURES, ids=str)
+def test_scores_are_the_cpus_also_of_unknown_entities(structure, n_draws):
+    dyads = make_dyads(N_DYADS, one_set=structure.one_set)
+    size = make_objective(structure, Log(), dyads).layout.size
+    records = [
+        make_record(structure, np.random.default_rng(seed).normal(scale=0.5, size=size), dyads)
+        for seed in range(n_draws)
+    ]
+    models = [replace(records[0], draws=record.draws).models[0] for record in records]
+    row, col = dyads.row.copy(), dyads.col.copy()
+    row[0] = -1
+    expected = CPU(1).scores(models, (row, col))
+    assert relative_error(CUDA().scores(models, (row, col)), expected) < SINGLE
+    assert np.array_equal(CUDA().scores(models, (row, col))[0], expected[0])

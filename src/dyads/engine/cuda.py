@@ -19,11 +19,11 @@ from dyads.engine.bundles import ABSENT, Data, Owned, Specs
 from dyads.engine.entity import PART, Steps, System, descend, draw_block, draw_shared, solve_shared
 from dyads.engine.host import CPU, Bound, Host, Threads
 from dyads.engine.lanes import SERIAL
-from dyads.engine.orders import in_order
+from dyads.engine.orders import Bounds, even_tasks, in_order
 from dyads.engine.sums import Groups, Part, Prior
 from dyads.engine.updates import HostUpdates
 from dyads.errors import InputError
-from dyads.model.objective import BlockPrior, Objective
+from dyads.model.objective import BlockPrior, Moments, Objective
 from dyads.model.parameters import Blocks, Role
 from dyads.model.record import Model
 from dyads.model.streams import Key
@@ -65,7 +65,22 @@ class CUDA(Setting):
         return Device(objective, DeviceBound(objective, dyads, counts, Threads(CPU().n_threads())))
 
     def scores(self, models: Sequence[Model], codes: Sequence[Codes], features: Any = None) -> Array:
-        return CPU().scores(models, codes, features)
+        """Return scores, in single precision; those of new entities, and without a GPU all, are the CPU's."""
+        codes = [np.asarray(column) for column in codes]
+        new_row, new_col = models[0].new
+        new = new_row[codes[0]] | new_col[codes[1]] | (codes[0] < 0) | (codes[1] < 0)
+        if new.all() or not is_available():
+            return CPU().scores(models, codes, features)
+        kernels()
+        from dyads.engine import device_scores
+
+        if not new.any():
+            return device_scores.scores(models, codes, features)
+        out = np.empty((len(new), models[0].structure.n_labels))
+        for which, scores in ((new, CPU().scores), (~new, device_scores.scores)):
+            some = None if features is None else features[which]
+            out[which] = scores(models, [column[which] for column in codes], some)
+        return out
 
     def top(self, models: Sequence[Model], query: Query) -> tuple[Array, Array]:
         return CPU().top(models, query)
@@ -74,18 +89,24 @@ class CUDA(Setting):
         return CPU().block_scores(structure, blocks, codes, offset)
 
 
+def is_available() -> bool:
+    """Whether there are a GPU and numba-cuda."""
+    if find_spec("numba_cuda") is None:
+        return False
+    if not hasattr(np, "row_stack"):
+        # numba-cuda looks for it, and NumPy 2.5 has removed it.
+        np.row_stack = np.vstack  # noqa: NPY201
+    from numba import cuda
+
+    return bool(cuda.is_available())
+
+
 def kernels() -> Any:
     """Return the module of the kernels; raise a sentence that says what is missing."""
-    if find_spec("numba_cuda") is not None:
-        if not hasattr(np, "row_stack"):
-            # numba-cuda looks for it, and NumPy 2.5 has removed it.
-            np.row_stack = np.vstack  # noqa: NPY201
-        from numba import cuda
+    if is_available():
+        from dyads.engine import device
 
-        if cuda.is_available():
-            from dyads.engine import device
-
-            return device
+        return device
     raise InputError(
         "engine='cuda' needs an NVIDIA GPU with its driver, and numba-cuda: run pip install 'dyads[cuda12]' or "
         "'dyads[cuda13]', by the version of CUDA. Without a GPU, use engine='cpu'."
@@ -319,10 +340,35 @@ class DeviceUpdates(HostUpdates):
     def __init__(self, objective: Objective, bound: DeviceBound, theta: Array, prior: OwnPrior | None) -> None:
         super().__init__(objective, bound.orders, theta, prior, bound.threads.map)
         self._bound, self._kernels = bound, bound.kernels
+        self._on_device: dict[int, Any] = {}
+
+    def moments(self, role: Role) -> Moments:
+        """Compute the moments by parts, on threads: a part stays in a core's cache."""
+        i, labelled = role.place, self.labelled(role)
+        own, shift = self._blocks[i], None if self._side[i] is None else self._shift[i]
+
+        def part(bounds: Bounds) -> Moments:
+            some = slice(*bounds)
+            blocks = own[some] if shift is None else own[some] - shift[some]
+            n, mean, scatter = Moments.of(blocks[labelled[some]])
+            return Moments(n, mean.astype(np.float64), scatter.astype(np.float64))
+
+        return Moments.joined(self._run(part, even_tasks(0, len(own))))
+
+    def draw_unlabelled(self, role: Role, key: Key, prior: BlockPrior) -> None:
+        self._on_device.pop(role.place, None)
+        super().draw_unlabelled(role, key, prior)
+
+    def _device_blocks(self) -> Blocks:
+        """Return the blocks on the device; only those that have changed are copied."""
+        for i, block in enumerate(self._blocks):
+            if i not in self._on_device:
+                self._on_device[i] = self._kernels.to_device(block)
+        return Blocks(*(self._on_device[i] for i in range(3)))
 
     def solve(self, role: Role, n_steps: int = 1, codes: Codes | None = None) -> float:
         table, steps = self._blocks[role.place], Steps(n_steps, SINGLE_SMALL_STEP, 0.0, SINGLE_LEAST_PIVOT)
-        before, blocks = table.copy(), self._kernels.to_device(self._blocks)
+        before, blocks = table.copy(), self._device_blocks()
         prior = self._prior(role, None, slice(None))
         sums = PieceSums(self._bound, role, blocks, prior)
         if role == Role.SHARED:
@@ -334,13 +380,15 @@ class DeviceUpdates(HostUpdates):
             self._take(table, blocks[role.place], small)
             for e in large:
                 descend(sums, e, table[e], steps, whole.part, System.of(size, size), sums.work(e, whole.part))
+        self._forget(role, role == Role.SHARED or self._bound.held(role).n_large > 0)
         return float(np.abs(table - before).max(initial=0))
 
     def draw(self, role: Role, key: Key, prior: BlockPrior | None = None, codes: Codes | None = None) -> Array:
-        table, blocks = self._blocks[role.place], self._kernels.to_device(self._blocks)
+        table, blocks = self._blocks[role.place], self._device_blocks()
         own = self._prior(role, prior, slice(None))
         sums = PieceSums(self._bound, role, blocks, own)
         if role == Role.SHARED:
+            self._forget(role, True)
             return draw_shared(sums, table, key, in_order)
         size, (small, large) = table.shape[1], self._entities(role, codes)
         planned = self._bound.planned(role, PART)
@@ -350,7 +398,13 @@ class DeviceUpdates(HostUpdates):
             for e in large:
                 system = System.of(size, len(part.entry))
                 accepted[e] += draw_block(sums, e, table[e], key, number, part, system, sums.work(e, part))
+        self._forget(role, len(large) > 0)
         return np.asarray(accepted / max(1, len(planned)))
+
+    def _forget(self, role: Role, changed: bool) -> None:
+        """Let blocks be copied to the device again if the host has changed them."""
+        if changed:
+            self._on_device.pop(role.place, None)
 
     def _take(self, table: Array, drawn: Any, entity: Array) -> None:
         """Copy the blocks of entities from the device."""

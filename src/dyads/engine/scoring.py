@@ -314,7 +314,7 @@ def scores(models: Sequence[Model], codes: Sequence[Codes], features: Any, run: 
     """See `api.Engine.scores`. Memory holds no more than the result and one task per thread."""
     codes = [np.asarray(column) for column in codes]
     structure, n, averaged = models[0].structure, len(codes[0]), len(models) > 1
-    out, scored = np.empty((n, structure.n_labels)), [(model, _blocks(model), New.of(model)) for model in models]
+    out, scored = np.empty((n, structure.n_labels)), [(model, scored_blocks(model), New.of(model)) for model in models]
 
     def part(bounds: Bounds) -> None:
         dyads: Any = slice(*bounds)
@@ -336,7 +336,7 @@ def scores(models: Sequence[Model], codes: Sequence[Codes], features: Any, run: 
     return out
 
 
-def _blocks(model: Model) -> Blocks:
+def scored_blocks(model: Model) -> Blocks:
     """Return the effective blocks; those of relations are followed by that of the average relation, of code -1."""
     blocks = model.effective
     if model.known.relations is None:

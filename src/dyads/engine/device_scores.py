@@ -1,0 +1,72 @@
+"""Scores of dyads on a device, averaged over models: a thread for each dyad, in single precision."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numba import cuda, float32
+
+from dyads.data.codes import Codes
+from dyads.data.dyads import Side
+from dyads.engine.bundles import ABSENT, load_scores, relation_at
+from dyads.engine.device import THREADS, bind_kernels, to_device, to_host
+from dyads.engine.device_cells import BLOCKS
+from dyads.engine.scoring import Pairs, scored_blocks
+from dyads.metrics import log_proba
+from dyads.model.loss import proba
+from dyads.model.parameters import Blocks
+from dyads.model.record import Model
+from dyads.model.structure import score
+
+Array = np.ndarray[Any, Any]
+
+SCORED_DYADS = 2**25
+"""Dyads that are scored at a time; with five labels they take a gigabyte of the device."""
+
+
+@lru_cache
+def score_kernel(n_labels: int) -> Any:
+    """Return the kernel that scores dyads with `n_labels` labels."""
+
+    @cuda.jit
+    def kernel(structure, blocks, pairs, offset, averaged, out):  # type: ignore[no-untyped-def]
+        """WRITE the scores of dyads to `out` (n, n_labels) or, if `averaged`, ADD their probabilities."""
+        s, p = cuda.local.array((n_labels, 1), float32), cuda.local.array((n_labels, 1), float32)
+        largest, share = cuda.local.array(1, float32), cuda.local.array(1, float32)
+        for i in range(cuda.grid(1), out.shape[0], cuda.gridsize(1)):
+            load_scores(offset, i, s[:, 0])
+            h = blocks.shared[relation_at(pairs.relation, i)]
+            score(structure, blocks.row[pairs.row[i]], blocks.col[pairs.col[i]], h, s[:, 0])
+            if averaged:
+                proba(1, s, p, largest, share)
+            for y in range(n_labels):
+                if averaged:
+                    out[i, y] += p[y, 0]
+                else:
+                    out[i, y] = s[y, 0]
+
+    return kernel
+
+
+def scores(models: Sequence[Model], codes: Sequence[Codes], features: Any) -> Array:
+    """Return the scores (n, n_labels) of dyads of known entities; see `api.Engine.scores`."""
+    structure, n, averaged = models[0].structure, len(codes[0]), len(models) > 1
+    out = np.empty((n, structure.n_labels))
+    kernel = score_kernel(structure.n_labels)
+    for begin in range(0, n, SCORED_DYADS):
+        some = slice(begin, begin + SCORED_DYADS)
+        pairs = to_device(Pairs.of(codes, some))
+        lines = to_device(np.zeros((len(pairs.row), structure.n_labels), np.float32))
+        side = Side(dyad=None if features is None else features[some])
+        for model in models:
+            blocks = to_device(Blocks(*(block.astype(np.float32) for block in scored_blocks(model))))
+            first = model.layout.first_scores(model.theta, side)
+            offset = ABSENT if first is None else to_device(first.astype(np.float32))
+            kernel[BLOCKS, THREADS](structure, blocks, pairs, offset, averaged, lines)
+        total = to_host(lines).astype(np.float64)
+        out[some] = log_proba(total / len(models)) if averaged else total
+    return out
+
+
+bind_kernels()
