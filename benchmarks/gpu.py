@@ -124,21 +124,27 @@ def both(dyads, rank, with_cpu, structure="stereotype"):
 def sgd(n=10**8):
     """Millions of SGD updates a second through `fit`, rank 32, 5 labels, 10^6 rows x 10^5 columns; the same bits twice.
 
-    Times are those between callbacks, of epochs after the first; `n` is the number of dyads.
+    `n` : number of dyads. Times are those between callbacks, of epochs after the first. The bits are those of two fits
+    of a tenth of the dyads.
     """
     n, rate = int(n), {}
     for name, skewed in (("uniform", False), ("popularity-skewed", True)):
-        dyads = made_up(n, 10**6, 10**5, skewed=skewed)
-        X, thetas = {"row": dyads.row, "col": dyads.col}, []
-        for n_epochs in (5, 2, 2):
+        row, col, label = coded(n, 10**6, 10**5, skewed)
+        thetas = []
+        for size, n_epochs in ((n, 5), (n // 10, 2), (n // 10, 2)):
             times = [time.perf_counter()]
             model = LFLClassifier(32, l2=L2(), solver=SGD(max_iter=n_epochs), engine="cuda", random_state=0)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                model.fit(X, dyads.label, callback=lambda progress, times=times: times.append(time.perf_counter()))
+                model.fit(
+                    {"row": row[:size], "col": col[:size]},
+                    label[:size],
+                    callback=lambda progress, times=times: times.append(time.perf_counter()),
+                )
             seconds = np.diff(times)
-            say(name, f"{n_epochs} epochs, seconds to the first and of each further one", seconds.round(3), flush=True)
-            if n_epochs == 5:
+            say(name, f"{size} dyads, {n_epochs} epochs, {time.perf_counter() - times[0]:.1f} s; to the end of each:")
+            say(seconds.round(3))
+            if size == n:
                 rate[name] = n / 1e6 / float(np.median(seconds[1:]))
             else:
                 thetas.append(model.record_.draws[0].theta)

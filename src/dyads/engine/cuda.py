@@ -1,8 +1,9 @@
 """The CUDA engine: sums over dyads on a GPU, by the kernels of `device`.
 
-Dyads stay on the device, sorted by row and by column. Blocks travel there for each pass and back; they are small
-beside the dyads. On the CPU run: what is not a pure function of a shard (updates of the nodes of one id set, sums with
-features of dyads), SGD, the draws of side weights, and prediction.
+Dyads stay on the device, sorted by row and by column, or in the cells of SGD. Blocks travel there for each pass and
+back, but for SGD; they are small beside the dyads. On the CPU run: what is not a pure function of a shard (updates of
+the nodes of one id set, sums with features of dyads), SGD with features, the draws of side weights, scores of new
+entities, and the search for the best columns.
 """
 
 from collections.abc import Sequence
