@@ -238,6 +238,8 @@ def test_an_epoch_is_that_of_the_cpus_kernel_and_the_same_in_every_run(structure
         assert relative_error(after, expected) < 10 * SINGLE
         assert np.abs(after - start).max() > 0.1
         assert ours.is_finite()
+        assert device._bound.is_dealt
+        assert device.loss(theta) == pytest.approx(host.loss(theta), rel=SINGLE)
         ours.restore(before)
         assert np.array_equal(ours.arrays(), start)
         ours.restore(start)

@@ -192,6 +192,11 @@ class DeviceBound(Bound):
         return self._planned[role, most]
 
     @property
+    def is_dealt(self) -> bool:
+        """Whether the dyads are in cells on the device, and not by row."""
+        return self._dealt is not None and Role.ROW not in self._held
+
+    @property
     def dealt(self) -> Any:
         """The dyads in cells, on the device; see `device_cells.Dealt`."""
         from dyads.engine.device_cells import Dealt
@@ -219,6 +224,11 @@ class Device(Host):
     def loss(self, theta: Array, held: Dyads | None = None) -> float:
         if held is not None or self.dyads.side.dyad is not None:
             return super().loss(theta, held)
+        if self._bound.is_dealt:
+            # SGD asks: dyads by row are not on the device, and to sort them takes longer than this.
+            from dyads.engine.device_scores import loss_in_cells
+
+            return loss_in_cells(self._bound.specs, self._effective(theta), self._bound.dealt)
         return self._sums(Role.ROW, self._effective(theta), self._bound.kernels.VALUE)[0]
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:

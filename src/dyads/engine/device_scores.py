@@ -1,20 +1,20 @@
-"""Scores of dyads on a device, averaged over models: a thread for each dyad, in single precision."""
+"""Scores and losses of dyads on a device: a thread for each dyad, in single precision. Scores are averaged over models."""
 
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numba import cuda, float32
+from numba import cuda, float32, int32
 
 from dyads.data.codes import Codes
 from dyads.data.dyads import Side
-from dyads.engine.bundles import ABSENT, load_scores, relation_at
+from dyads.engine.bundles import ABSENT, Specs, load_scores, relation_at, weigh
 from dyads.engine.device import THREADS, bind_kernels, to_device, to_host
-from dyads.engine.device_cells import BLOCKS
+from dyads.engine.device_cells import BLOCKS, Dealt
 from dyads.engine.scoring import Pairs, scored_blocks
 from dyads.metrics import log_proba
-from dyads.model.loss import proba
+from dyads.model.loss import evaluate, proba
 from dyads.model.parameters import Blocks
 from dyads.model.record import Model
 from dyads.model.structure import score
@@ -67,6 +67,40 @@ def scores(models: Sequence[Model], codes: Sequence[Codes], features: Any) -> Ar
         total = to_host(lines).astype(np.float64)
         out[some] = log_proba(total / len(models)) if averaged else total
     return out
+
+
+@lru_cache
+def loss_kernel(n_labels: int) -> Any:
+    """Return the kernel that sums the losses of dyads in cells, with `n_labels` labels."""
+
+    @cuda.jit
+    def kernel(specs, blocks, data, row_owner, col_owner, out):  # type: ignore[no-untyped-def]
+        """WRITE each thread's sum to `out`; `row_owner`, `col_owner` : the entity of each line of a table."""
+        s, g = cuda.local.array((n_labels, 1), float32), cuda.local.array((n_labels, 1), float32)
+        value, unused = cuda.local.array(1, float32), cuda.local.array(1, float32)
+        label = cuda.local.array(1, int32)
+        total = 0.0
+        for i in range(cuda.grid(1), data.row.size, cuda.gridsize(1)):
+            for y in range(n_labels):
+                s[y, 0] = 0
+            h = blocks.shared[relation_at(data.relation, i)]
+            score(specs.structure, blocks.row[row_owner[data.row[i]]], blocks.col[col_owner[data.col[i]]], h, s[:, 0])
+            label[0] = data.label[i]
+            evaluate(specs.loss, 1, label, s, g, value, unused)
+            total += weigh(data.weight, i, value[0])
+        out[cuda.grid(1)] = total
+
+    return kernel
+
+
+def loss_in_cells(specs: Specs, blocks: Blocks, dealt: Dealt) -> float:
+    """Return the loss of dyads in cells; `blocks` : on the device."""
+    owners = to_device(
+        tuple(deal.with_copies(np.arange(len(deal.first), dtype=np.int32)) for deal in (dealt.row, dealt.col))
+    )
+    out = to_device(np.zeros(BLOCKS * THREADS))
+    loss_kernel(specs.structure.n_labels)[BLOCKS, THREADS](to_device(specs), blocks, dealt.data, *owners, out)
+    return float(to_host(out).sum())
 
 
 bind_kernels()
