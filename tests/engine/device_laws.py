@@ -251,6 +251,7 @@ def test_fixed_parameters_stay_and_divergence_is_seen(small_cells):
     theta, host, device = both(STRUCTURES[0], Log())
     free = np.ones(len(theta), np.bool_)
     free[:5] = False
+    theta[:5] = 0, 0, 0, 0.5, -2
     with host, device:
         ours = device.restricted(free).descent(theta)
         ours.epoch(1.0, 0, 0)
@@ -281,6 +282,18 @@ def test_every_dyad_is_in_its_cell_once_and_large_entities_are_cut():
     assert np.array_equal(owner, col[position])
     assert (dealt.col.n_copies > 1).any()
     assert np.bincount(data.col).max() < 2 * n / (COPIES_OF_A_GROUP * n_groups)
+
+
+def test_positions_are_sorted_within_cells():
+    from dyads.engine.warps import LANES, WARPS, sort_cells
+
+    kernels, rng = cuda.kernels(), np.random.default_rng(0)
+    start = np.concatenate([[0], np.cumsum([0, 1, 2, 3, 7, 33, 64, 0, 100])])
+    order = rng.permutation(start[-1]).astype(np.int32)
+    ours = kernels.to_device(order)
+    sort_cells[2, LANES * WARPS](kernels.to_device(start), ours)
+    expected = [np.sort(order[first:last]) for first, last in pairwise(start)]
+    assert np.array_equal(kernels.to_host(ours), np.concatenate(expected))
 
 
 @pytest.mark.skipif(config.ENABLE_CUDASIM, reason="takes long in the simulator")
