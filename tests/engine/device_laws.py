@@ -13,6 +13,7 @@ from numba import config
 
 from dyads.data.dyads import Counts, Dyads
 from dyads.engine import CPU, CUDA, cuda
+from dyads.engine.api import Query
 from dyads.engine.bundles import ABSENT, Specs
 from dyads.engine.descent import decay
 from dyads.engine.passes import DescentWork, LastTile, Pulled, sgd_pass
@@ -351,3 +352,19 @@ def test_scores_are_the_cpus_also_of_unknown_entities(structure, n_draws):
     expected = CPU(1).scores(models, (row, col))
     assert relative_error(CUDA().scores(models, (row, col)), expected) < SINGLE
     assert np.array_equal(CUDA().scores(models, (row, col))[0], expected[0])
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("structure", [STRUCTURES[0], STRUCTURES[9]], ids=str)
+def test_the_best_columns_are_the_cpus(structure, turned):
+    dyads = make_dyads(N_DYADS, one_set=structure.one_set)
+    size = make_objective(structure, Log(), dyads).layout.size
+    draws = [np.random.default_rng(seed).normal(scale=0.5, size=size) for seed in range(2)]
+    models = [make_record(structure, theta, dyads).models[0] for theta in draws]
+    # Row 1 excludes the first candidate.
+    start = np.array([0, 0, 1, *[1] * 6])
+    query = Query(np.array([0, 1, 3]), np.array([0, 2, 4]), 2, np.arange(4.0), 0, (start, np.array([0])), turned)
+    (at, best), (expected_at, expected) = CUDA().top(models, query), CPU(1).top(models, query)
+    assert np.array_equal(at, expected_at)
+    assert relative_error(best, expected) < SINGLE
+    assert 0 not in at[1]

@@ -2,8 +2,8 @@
 
 Dyads stay on the device, sorted by row and by column, or in the cells of SGD. Blocks travel there for each pass and
 back, but for SGD; they are small beside the dyads. On the CPU run: what is not a pure function of a shard (updates of
-the nodes of one id set, sums with features of dyads), SGD with features, the draws of side weights, scores of new
-entities, and the search for the best columns.
+the nodes of one id set, sums with features of dyads), SGD with features, the draws of side weights, and predictions
+for new entities.
 """
 
 from collections.abc import Sequence
@@ -84,7 +84,16 @@ class CUDA(Setting):
         return out
 
     def top(self, models: Sequence[Model], query: Query) -> tuple[Array, Array]:
-        return CPU().top(models, query)
+        """Find the best columns; those of new entities, with offsets, and without a GPU all, are the CPU's."""
+        new_row, new_col = models[0].new[::-1] if query.turned else models[0].new
+        rows, cols = query.rows, query.cols
+        new = (new_row[rows] | (rows < 0)).any() or new_col[cols].any()
+        if new or query.relation < 0 or query.offset is not None or not (len(rows) and len(cols) and is_available()):
+            return CPU().top(models, query)
+        kernels()
+        from dyads.engine import device_scores
+
+        return device_scores.top(models, query)
 
     def block_scores(self, structure: Structure, blocks: Blocks, codes: Sequence[Codes], offset: Array) -> Array:
         return CPU().block_scores(structure, blocks, codes, offset)

@@ -1,4 +1,4 @@
-"""Scores and losses of dyads on a device: a thread for each dyad, in single precision. Scores are averaged over models."""
+"""Scores, losses and expected values of dyads on a device: a thread for each dyad, in single precision."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -9,12 +9,13 @@ from numba import cuda, float32, int32
 
 from dyads.data.codes import Codes
 from dyads.data.dyads import Side
+from dyads.engine.api import Query
 from dyads.engine.bundles import ABSENT, Specs, load_scores, relation_at, weigh
 from dyads.engine.device import THREADS, bind_kernels, to_device, to_host
 from dyads.engine.device_cells import BLOCKS, Dealt
-from dyads.engine.scoring import Pairs, scored_blocks
+from dyads.engine.scoring import Pairs, keep_best, scored_blocks, searched
 from dyads.metrics import log_proba
-from dyads.model.loss import evaluate, proba
+from dyads.model.loss import evaluate, expected, proba
 from dyads.model.parameters import Blocks
 from dyads.model.record import Model
 from dyads.model.structure import score
@@ -67,6 +68,50 @@ def scores(models: Sequence[Model], codes: Sequence[Codes], features: Any) -> Ar
         total = to_host(lines).astype(np.float64)
         out[some] = log_proba(total / len(models)) if averaged else total
     return out
+
+
+TOP_CELLS = 2**27
+"""Dyads of a search for the best columns at a time: half a gigabyte of values."""
+
+
+@lru_cache
+def value_kernel(n_labels: int) -> Any:
+    """Return the kernel of the expected values of all columns for some rows."""
+
+    @cuda.jit
+    def kernel(structure, blocks, rows, cols, relation, values, out):  # type: ignore[no-untyped-def]
+        """ADD the expected values to `out` (n_rows, n_cols)."""
+        s, p = cuda.local.array((n_labels, 1), float32), cuda.local.array((n_labels, 1), float32)
+        largest, share = cuda.local.array(1, float32), cuda.local.array(1, float32)
+        h = blocks.shared[relation]
+        for n in range(cuda.grid(1), out.size, cuda.gridsize(1)):
+            i, j = n // cols.size, n % cols.size
+            for y in range(n_labels):
+                s[y, 0] = 0
+            score(structure, blocks.row[rows[i]], blocks.col[cols[j]], h, s[:, 0])
+            proba(1, s, p, largest, share)
+            expected(1, values, p, share)
+            out[i, j] += share[0]
+
+    return kernel
+
+
+def top(models: Sequence[Model], query: Query) -> tuple[Array, Array]:
+    """Find the best columns of known rows, without offsets; see `api.Engine.top`."""
+    structure, n = models[0].structure, len(query.rows)
+    best, at = np.full((n, query.n), -np.inf), np.full((n, query.n), -1)
+    cols, values = to_device((query.cols.astype(np.int64), query.values.astype(np.float32)))
+    kernel, size = value_kernel(structure.n_labels), max(1, TOP_CELLS // len(query.cols))
+    for first in range(0, n, size):
+        lines = slice(first, min(n, first + size))
+        rows = to_device(query.rows[lines].astype(np.int64))
+        out = to_device(np.zeros((lines.stop - first, len(query.cols)), np.float32))
+        for model in models:
+            blocks, _ = searched(model, query.turned)
+            held = to_device(Blocks(*(np.ascontiguousarray(block, np.float32) for block in blocks)))
+            kernel[BLOCKS, THREADS](structure, held, rows, cols, query.relation, values, out)
+        keep_best(query, lines, to_host(out) / np.float64(len(models)), best[lines], at[lines])
+    return at, best
 
 
 @lru_cache
