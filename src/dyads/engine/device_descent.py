@@ -48,7 +48,7 @@ WARPS_AT_A_TIME = 16
 """Warps that a multiprocessor runs at a time, with the registers that `warps.MOST_REGISTERS` leaves to each."""
 
 
-class Part(NamedTuple):
+class TablePart(NamedTuple):
     """A table of blocks in the flat vector of parameters, and in the tables of the device.
 
     Attributes
@@ -173,7 +173,7 @@ class DeviceDescent:
             penalty, n_strange = penalty + float(to_host(value).sum()), n_strange + float(to_host(strange).sum())
         return penalty, n_strange == 0
 
-    def _cut(self, places: Places) -> list[Part]:
+    def _cut(self, places: Places) -> list[TablePart]:
         """Return the tables of the blocks that the flat vector holds."""
         layout, penalty, dealt = self._objective.layout, self._objective.penalty, self._dealt
         n_groups, n_relations = dealt.n_groups, layout.n_relations
@@ -189,13 +189,13 @@ class DeviceDescent:
         if not self._one_set:
             entities.append(("col", i, j, penalty.col_strength, penalty.col_scale, dealt.col))
         parts = [
-            Part(name, 0, first, last, places.entity_place, scale, strength, zero,
+            TablePart(name, 0, first, last, places.entity_place, scale, strength, zero,
                  deal.copies if len(deal.copies.owner) else None, f"{name}_visits")
             for name, first, last, strength, scale, deal in entities
             if last > first
         ]  # fmt: skip
         parts.append(
-            Part("shared", n_groups * n_relations, j, end, places.shared_place, penalty.shared_scale,
+            TablePart("shared", n_groups * n_relations, j, end, places.shared_place, penalty.shared_scale,
                  penalty.shared_strength, penalty.shared_centre, Copies(*(x.astype(np.int32) for x in copies)),
                  "shared_visits")
         )  # fmt: skip
