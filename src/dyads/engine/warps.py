@@ -145,6 +145,7 @@ class Division(NamedTuple):
 
     Attributes
     ----------
+    kind : the type of the structure, since tuples of two types may be equal
     structure : the structure of a lane, of smaller rank
     n_entity, n_shared : entries of a lane's part of an entity's and of a shared block
     replicated : first and last of those entries of a shared block that all lanes have
@@ -152,6 +153,7 @@ class Division(NamedTuple):
     single : whether there is one relation
     """
 
+    kind: Any
     structure: Any
     n_entity: int
     n_shared: int
@@ -194,7 +196,7 @@ def divide(layout: Layout) -> tuple[Division, Places]:
     read = np.where(everywhere >= 0, everywhere, write)
     first = int(np.argmax(everywhere[0] >= 0)) if (everywhere >= 0).any() else 0
     division = Division(
-        part, entity.shape[1], write.shape[1], (first, first + int((everywhere[0] >= 0).sum())),
+        type(structure), part, entity.shape[1], write.shape[1], (first, first + int((everywhere[0] >= 0).sum())),
         -(-n_used // LINE) * LINE, -(-n_used_shared // LINE) * LINE, layout.n_relations == 1,
     )  # fmt: skip
     return division, Places(*(np.ascontiguousarray(x, np.int32) for x in (entity, read, write, place, shared_place)))
@@ -449,10 +451,8 @@ def await_rounds(team, done, group, number):  # type: ignore[no-untyped-def]
 @lru_cache
 def descent_kernel(division: Division) -> Any:
     """Return the kernel of a phase of an epoch, `phase(loss, data, start, tables, shares, places, progress, pace)`."""
-    structure, n_entity, n_shared, (first_replicated, last_replicated), _, _, single = division
-    n_labels, one_set, n_slots = structure.n_labels, structure.one_set, LANES
-    kind, fields = type(structure), tuple(structure)
-    part = kind(*fields)
+    _, part, n_entity, n_shared, (first_replicated, last_replicated), _, _, single = division
+    n_labels, one_set, n_slots = part.n_labels, part.one_set, LANES
 
     @compile_descent
     def kernel(loss, data, start, tables, shares, places, progress, pace):  # type: ignore[no-untyped-def]
