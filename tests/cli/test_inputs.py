@@ -19,7 +19,6 @@ import pytest
 
 import dyads
 from dyads.data.files import Dialect, read_table
-from dyads.solve.minimise import Solution
 
 
 @pytest.fixture(autouse=True)
@@ -364,7 +363,7 @@ def _interrupt(watch, chain, n_left):
 
 def _interrupt_minimiser(watch, iteration, value, theta):
     """Ctrl-C in the third iteration."""
-    watch.latest = Solution(theta.copy(), iteration, "monitor")
+    watch.latest = iteration, theta
     if iteration == 3:
         raise KeyboardInterrupt
     return False

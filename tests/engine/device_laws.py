@@ -4,19 +4,35 @@
 """
 
 import sys
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from numba import config
 
+from dyads.data.dyads import Counts, Dyads
 from dyads.engine import CPU, CUDA, cuda
+from dyads.engine.api import Query
+from dyads.engine.bundles import ABSENT, Specs
+from dyads.engine.descent import decay
+from dyads.engine.passes import DescentWork, LastTile, Pulled, sgd_pass
 from dyads.model.loss import LOSSES as REGISTERED_LOSSES
 from dyads.model.loss import Log
 from dyads.model.objective import BlockPrior
-from dyads.model.parameters import Role
-from dyads.model.streams import Key, Stream
+from dyads.model.parameters import Blocks, Role
+from dyads.model.streams import Key, Stream, random_stream
 from dyads.model.structure import STRUCTURES as REGISTERED_STRUCTURES
-from problems import LOSS_CASES, LOSSES, STRUCTURE_CASES, STRUCTURES, make_dyads, make_objective, relative_error
+from problems import (
+    LOSS_CASES,
+    LOSSES,
+    STRUCTURE_CASES,
+    STRUCTURES,
+    make_dyads,
+    make_objective,
+    make_record,
+    relative_error,
+)
 
 if config.ENABLE_CUDASIM:
     # The simulator's main thread waits for the others in a loop, and holds Python's lock for one interval each time.
@@ -121,3 +137,234 @@ def test_the_number_of_threads_of_a_team_does_not_matter(monkeypatch):
             updates.solve(Role.COL)
             thetas.append(updates.theta())
     assert relative_error(*thetas) < SINGLE
+
+
+@pytest.fixture
+def small_cells(monkeypatch):
+    """Few dyads make several groups, and some entities have copies."""
+    from dyads.engine import device_cells
+
+    monkeypatch.setattr(device_cells, "CELL_DYADS", 3)
+
+
+def on_host(bundle):
+    """A bundle of the device's arrays, on the host."""
+    if isinstance(bundle, tuple):
+        return type(bundle)(*map(on_host, bundle)) if bundle else bundle
+    return bundle if np.isscalar(bundle) else np.asarray(cuda.kernels().to_host(bundle))
+
+
+def mean_of(tables, copies, visits):
+    """Replace copies in the tables by their means, weighted by visits."""
+    for table in tables:
+        for e, first in enumerate(copies.start[:-1]):
+            some = slice(first, copies.start[e + 1])
+            weights = visits[copies.counter[some]]
+            if weights.sum():
+                mean = np.average(table[copies.copy[some]], axis=0, weights=weights)
+                table[copies.owner[e]] = table[copies.copy[some]] = mean
+
+
+def epoch_by_the_cpus_kernel(objective, dyads, dealt, state, rate, seed, number):
+    """Value and state after an epoch over the device's cells: by the pass of the CPU, one cell after the other."""
+    from dyads.engine.device_descent import PHASES
+    from dyads.engine.warps import partner_group, visits_of
+
+    layout, n, data, start = objective.layout, dealt.n_groups, on_host(dealt.data), on_host(dealt.start)
+    one_set, n_relations = layout.structure.one_set, layout.n_relations
+    specs = Specs.of(objective.structure, objective.loss, np.float32)
+    shares = decay(objective.penalty, Counts.of(dyads, one_set))
+    shares = shares._replace(row=dealt.row.with_copies(shares.row), col=dealt.col.with_copies(shares.col))
+    copied = [layout.blocks(line.copy()) for line in state]
+    rows = [dealt.row.with_copies(blocks.row) for blocks in copied]
+    cols = rows if one_set else [dealt.col.with_copies(blocks.col) for blocks in copied]
+    shared = [np.repeat(blocks.shared[None], n, axis=0) for blocks in copied]
+    pulled, key = Pulled(*[ABSENT] * 5), Key.of(seed, Stream.VISITS, number)
+    shift = int(random_stream(seed, Stream.ROUNDS, number).integers(n))
+    bounds, value = np.linspace(0, n, min(PHASES, n) + 1).astype(int), 0.0
+    for first, last in pairwise(bounds):
+        visits = [np.zeros(len(table)) for table in (rows[0], cols[0], shared[0])]
+        for round_ in range(first, last):
+            for p in range(n):
+                q = partner_group(one_set, p, round_ + shift, n)
+                begin, m = start[p * n + q], start[p * n + q + 1] - start[p * n + q]
+                if (one_set and q < p) or not m:
+                    continue
+                at, along = visits_of(key, p * n + q, m)
+                order = begin + (at + along * np.arange(m)) % m
+                assert len(np.unique(order)) == m
+                np.add.at(visits[0], data.row[order], 1)
+                np.add.at(visits[0] if one_set else visits[1], data.col[order], 1)
+                visits[2][p] += m
+                blocks, squares = (Blocks(rows[i], cols[i], shared[i][p]) for i in range(2))
+                row_tiles = np.full(len(rows[0]), -1)
+                tiles = LastTile(row_tiles, row_tiles if one_set else np.full(len(cols[0]), -1))
+                work = DescentWork.of(blocks, dyads.n_labels)
+                value += sgd_pass(specs, blocks, squares, data, order, shares, np.float32(rate), pulled, tiles, work)
+        deals = [(rows, dealt.row, visits[0])] + ([] if one_set else [(cols, dealt.col, visits[1])])
+        for tables, deal, met in deals:
+            mean_of(tables, deal.copies, met[len(deal.first) :])
+        for copies in shared:
+            copies[:] = np.average(copies, axis=0, weights=visits[2])
+    new = state.copy()
+    for i, line in enumerate(new):
+        out = layout.blocks(line)
+        out.row[:], out.shared[:] = rows[i][: layout.n_rows], shared[i][0]
+        if not one_set:
+            out.col[:] = cols[i][: layout.n_cols]
+    assert n_relations == out.shared.shape[0]
+    return value + objective.add_penalty(new[0].astype(float), np.zeros(layout.size)), new
+
+
+EPOCH_CASES = [
+    pytest.param(*case.values, n, id=f"{case.id}, {n}")
+    for case in CASES
+    for n in ((1,) if config.ENABLE_CUDASIM and case.values[0] == STRUCTURES[0] else (1, 3))
+    if not (config.ENABLE_CUDASIM and n == 1 and case.values[0] in STRUCTURES[1:4])
+]
+"""The simulator takes seconds for each."""
+
+
+@pytest.mark.parametrize(("structure", "loss", "n_relations"), EPOCH_CASES)
+def test_an_epoch_is_that_of_the_cpus_kernel_and_the_same_in_every_run(structure, loss, n_relations, small_cells):
+    theta, host, device = both(structure, loss, n_relations)
+    with host, device:
+        ours, objective = device.descent(theta), host.objective
+        start, before = ours.arrays(), ours.snapshot()
+        value, expected = epoch_by_the_cpus_kernel(
+            objective, device.dyads, device._bound.dealt, start, 0.5, seed=3, number=1
+        )
+        assert ours.epoch(0.5, 3, 1) == pytest.approx(value, rel=SINGLE)
+        after = ours.arrays()
+        assert relative_error(after, expected) < 10 * SINGLE
+        assert np.abs(after - start).max() > 0.1
+        assert ours.is_finite()
+        assert device._bound.is_dealt
+        assert device.loss(theta) == pytest.approx(host.loss(theta), rel=SINGLE)
+        ours.restore(before)
+        assert np.array_equal(ours.arrays(), start)
+        ours.restore(start)
+        ours.epoch(0.5, 3, 1)
+        assert np.array_equal(ours.arrays(), after)
+
+
+def test_fixed_parameters_stay_and_divergence_is_seen(small_cells):
+    theta, host, device = both(STRUCTURES[0], Log())
+    free = np.ones(len(theta), np.bool_)
+    free[:5] = False
+    theta[:5] = 0, 0, 0, 0.5, -2
+    with host, device:
+        ours = device.restricted(free).descent(theta)
+        ours.epoch(1.0, 0, 0)
+        assert np.array_equal(ours.theta()[:5], theta[:5].astype(np.float32))
+        assert not np.array_equal(ours.theta()[5:10], theta[5:10].astype(np.float32))
+        broken = ours.arrays()
+        broken[0, 7] = np.inf
+        ours.restore(broken)
+        assert not ours.is_finite()
+
+
+def test_every_dyad_is_in_its_cell_once_and_large_entities_are_cut():
+    from dyads.engine.device_cells import COPIES_OF_A_GROUP, Dealt
+
+    rng = np.random.default_rng(0)
+    n = 300 if config.ENABLE_CUDASIM else 30_000
+    row, col = (25 * rng.random(n)).astype(int), (20 * rng.beta(0.4, 3, n)).astype(int)
+    dealt = Dealt.of(Dyads(row, col, np.arange(n) % 3, np.arange(n) + 1.0, 25, 20, 3), False)
+    data, start, n_groups = on_host(dealt.data), on_host(dealt.start), dealt.n_groups
+    assert n_groups > 1
+    position = data.weight.astype(int) - 1
+    assert np.array_equal(np.sort(position), np.arange(n))
+    cell = np.repeat(np.arange(n_groups**2), np.diff(start))
+    assert np.array_equal(cell, dealt.row.group[data.row] * n_groups + dealt.col.group[data.col])
+    # Within a cell, dyads keep their order.
+    assert (np.diff(position)[np.diff(cell) == 0] > 0).all()
+    owner = dealt.col.with_copies(np.arange(20))[data.col]
+    assert np.array_equal(owner, col[position])
+    assert (dealt.col.n_copies > 1).any()
+    assert np.bincount(data.col).max() < 2 * n / (COPIES_OF_A_GROUP * n_groups)
+
+
+def test_positions_are_sorted_within_cells():
+    from dyads.engine.warps import LANES, WARPS, sort_cells
+
+    kernels, rng = cuda.kernels(), np.random.default_rng(0)
+    start = np.concatenate([[0], np.cumsum([0, 1, 2, 3, 7, 33, 64, 0, 100])])
+    order = rng.permutation(start[-1]).astype(np.int32)
+    ours = kernels.to_device(order)
+    sort_cells[2, LANES * WARPS](kernels.to_device(start), ours)
+    expected = [np.sort(order[first:last]) for first, last in pairwise(start)]
+    assert np.array_equal(kernels.to_host(ours), np.concatenate(expected))
+
+
+@pytest.mark.skipif(config.ENABLE_CUDASIM, reason="takes long in the simulator")
+@pytest.mark.parametrize("structure", [STRUCTURES[0], STRUCTURES[5], STRUCTURES[4]], ids=str)
+def test_the_objective_falls_as_on_the_cpu(structure):
+    rng = np.random.default_rng(0)
+    n, m = 100_000, 300
+    row, col = (m * rng.random(n)).astype(int), (m * rng.beta(0.45, 4, n)).astype(int)
+    blocks = rng.normal(size=(2, m, 3))
+    score = np.einsum("nk,nk->n", blocks[0, row], blocks[1, col])
+    label = np.digitize(score + rng.logistic(size=n), [-1, 0, 1])
+    objective = make_objective(structure, Log(), Dyads(row, col, label, None, m, m, 4))
+    dyads = Dyads(row, col, label, None, m, m, 4)
+    theta = objective.layout.initial(np.random.default_rng(1), np.bincount(label, minlength=4).astype(float))
+    with CPU().bind(objective, dyads) as host, CUDA().bind(objective, dyads) as device:
+        ends = []
+        for problem in (host, device):
+            descent = problem.descent(theta)
+            for number in range(10):
+                descent.epoch(1 - number / 10, 0, number)
+            ends.append(host.value(descent.theta().astype(float)))
+        assert ends[1] < 1.01 * ends[0]
+
+
+@pytest.mark.skipif(not config.ENABLE_CUDASIM, reason="a device has its own number of lanes")
+@pytest.mark.parametrize("structure", [STRUCTURES[0], STRUCTURES[5], STRUCTURES[7], STRUCTURES[9]], ids=str)
+def test_the_number_of_lanes_of_a_warp_does_not_matter(structure, monkeypatch, small_cells):
+    from dyads.engine import device_cells, device_descent, warps
+
+    states = []
+    for n_lanes in (1, 2):
+        for module in (warps, device_cells, device_descent):
+            monkeypatch.setattr(module, "LANES", n_lanes)
+        warps.descent_kernel.cache_clear()
+        theta, _, device = both(structure, Log(), 2, n=14)
+        with device:
+            descent = device.descent(theta)
+            descent.epoch(0.5, 0, 0)
+            states.append(descent.arrays())
+    assert relative_error(*states) < SINGLE
+
+
+@pytest.mark.parametrize("n_draws", [1, 2])
+@pytest.mark.parametrize("structure", STRUCTURES, ids=str)
+def test_scores_are_the_cpus_also_of_unknown_entities(structure, n_draws):
+    dyads = make_dyads(N_DYADS, one_set=structure.one_set)
+    size = make_objective(structure, Log(), dyads).layout.size
+    records = [
+        make_record(structure, np.random.default_rng(seed).normal(scale=0.5, size=size), dyads)
+        for seed in range(n_draws)
+    ]
+    models = [replace(records[0], draws=record.draws).models[0] for record in records]
+    row, col = dyads.row.copy(), dyads.col.copy()
+    row[0] = -1
+    expected = CPU(1).scores(models, (row, col))
+    assert relative_error(CUDA().scores(models, (row, col)), expected) < SINGLE
+    assert np.array_equal(CUDA().scores(models, (row, col))[0], expected[0])
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("structure", [STRUCTURES[0], STRUCTURES[9]], ids=str)
+def test_the_best_columns_are_the_cpus(structure, turned):
+    dyads = make_dyads(N_DYADS, one_set=structure.one_set)
+    size = make_objective(structure, Log(), dyads).layout.size
+    draws = [np.random.default_rng(seed).normal(scale=0.5, size=size) for seed in range(2)]
+    models = [make_record(structure, theta, dyads).models[0] for theta in draws]
+    # Row 1 excludes the first candidate.
+    start = np.array([0, 0, 1, *[1] * 6])
+    query = Query(np.array([0, 1, 3]), np.array([0, 2, 4]), 2, np.arange(4.0), 0, (start, np.array([0])), turned)
+    (at, best), (expected_at, expected) = CUDA().top(models, query), CPU(1).top(models, query)
+    assert np.array_equal(at, expected_at)
+    assert relative_error(best, expected) < SINGLE
+    assert 0 not in at[1]

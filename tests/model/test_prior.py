@@ -126,3 +126,11 @@ def test_the_density_of_blocks_has_their_mean_and_precision_integrated_out():
         )
         ours.append(prior.log_density(moments))
     assert ours[0] - ours[1] == pytest.approx(by_bayes[0] - by_bayes[1])
+
+
+def test_moments_of_parts_are_those_of_the_whole():
+    blocks = np.random.default_rng(0).normal(3.0, 2.0, (50, 4))
+    joined = Moments.joined([Moments.of(blocks[some]) for some in (slice(20), slice(20, 20), slice(20, 50))])
+    for ours, expected in zip(joined, Moments.of(blocks), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-12)
+    assert Moments.joined([Moments.of(blocks[:0])]).n == 0

@@ -45,7 +45,11 @@ class Descent(Protocol):
         ...
 
     def snapshot(self) -> Any:
-        """Return a copy of the current state, for `restore`."""
+        """Return a copy of the current state, for `restore`; it stays where the state is."""
+        ...
+
+    def arrays(self) -> Array:
+        """Return the current state as an array (2, size) that files hold; `restore` takes it too."""
         ...
 
     def restore(self, snapshot: Any) -> None:

@@ -1,8 +1,9 @@
 """The CUDA engine: sums over dyads on a GPU, by the kernels of `device`.
 
-Dyads stay on the device, sorted by row and by column. Blocks travel there for each pass and back; they are small
-beside the dyads. On the CPU run: what is not a pure function of a shard (updates of the nodes of one id set, sums with
-features of dyads), SGD, the draws of side weights, and prediction.
+Dyads stay on the device, sorted by row and by column, or in the cells of SGD. Blocks travel there for each pass and
+back, but for SGD; they are small beside the dyads. On the CPU run: what is not a pure function of a shard (updates of
+the nodes of one id set, sums with features of dyads), SGD with features, the draws of side weights, and predictions
+for new entities.
 """
 
 from collections.abc import Sequence
@@ -14,16 +15,16 @@ import numpy as np
 
 from dyads.data.codes import Codes
 from dyads.data.dyads import Counts, Dyads
-from dyads.engine.api import OwnPrior, Query
+from dyads.engine.api import Descent, OwnPrior, Query
 from dyads.engine.bundles import ABSENT, Data, Owned, Specs
 from dyads.engine.entity import PART, Steps, System, descend, draw_block, draw_shared, solve_shared
 from dyads.engine.host import CPU, Bound, Host, Threads
 from dyads.engine.lanes import SERIAL
-from dyads.engine.orders import in_order
+from dyads.engine.orders import Bounds, even_tasks, in_order
 from dyads.engine.sums import Groups, Part, Prior
 from dyads.engine.updates import HostUpdates
 from dyads.errors import InputError
-from dyads.model.objective import BlockPrior, Objective
+from dyads.model.objective import BlockPrior, Moments, Objective
 from dyads.model.parameters import Blocks, Role
 from dyads.model.record import Model
 from dyads.model.streams import Key
@@ -65,27 +66,57 @@ class CUDA(Setting):
         return Device(objective, DeviceBound(objective, dyads, counts, Threads(CPU().n_threads())))
 
     def scores(self, models: Sequence[Model], codes: Sequence[Codes], features: Any = None) -> Array:
-        return CPU().scores(models, codes, features)
+        """Return scores, in single precision; those of new entities, and without a GPU all, are the CPU's."""
+        codes = [np.asarray(column) for column in codes]
+        new_row, new_col = models[0].new
+        new = new_row[codes[0]] | new_col[codes[1]] | (codes[0] < 0) | (codes[1] < 0)
+        if new.all() or not is_available():
+            return CPU().scores(models, codes, features)
+        kernels()
+        from dyads.engine import device_scores
+
+        if not new.any():
+            return device_scores.scores(models, codes, features)
+        out = np.empty((len(new), models[0].structure.n_labels))
+        for which, scores in ((new, CPU().scores), (~new, device_scores.scores)):
+            some = None if features is None else features[which]
+            out[which] = scores(models, [column[which] for column in codes], some)
+        return out
 
     def top(self, models: Sequence[Model], query: Query) -> tuple[Array, Array]:
-        return CPU().top(models, query)
+        """Find the best columns; those of new entities, with offsets, and without a GPU all, are the CPU's."""
+        new_row, new_col = models[0].new[::-1] if query.turned else models[0].new
+        rows, cols = query.rows, query.cols
+        new = (new_row[rows] | (rows < 0)).any() or new_col[cols].any()
+        if new or query.relation < 0 or query.offset is not None or not (len(rows) and len(cols) and is_available()):
+            return CPU().top(models, query)
+        kernels()
+        from dyads.engine import device_scores
+
+        return device_scores.top(models, query)
 
     def block_scores(self, structure: Structure, blocks: Blocks, codes: Sequence[Codes], offset: Array) -> Array:
         return CPU().block_scores(structure, blocks, codes, offset)
 
 
+def is_available() -> bool:
+    """Whether there are a GPU and numba-cuda."""
+    if find_spec("numba_cuda") is None:
+        return False
+    if not hasattr(np, "row_stack"):
+        # numba-cuda looks for it, and NumPy 2.5 has removed it.
+        np.row_stack = np.vstack  # noqa: NPY201
+    from numba import cuda
+
+    return bool(cuda.is_available())
+
+
 def kernels() -> Any:
     """Return the module of the kernels; raise a sentence that says what is missing."""
-    if find_spec("numba_cuda") is not None:
-        if not hasattr(np, "row_stack"):
-            # numba-cuda looks for it, and NumPy 2.5 has removed it.
-            np.row_stack = np.vstack  # noqa: NPY201
-        from numba import cuda
+    if is_available():
+        from dyads.engine import device
 
-        if cuda.is_available():
-            from dyads.engine import device
-
-            return device
+        return device
     raise InputError(
         "engine='cuda' needs an NVIDIA GPU with its driver, and numba-cuda: run pip install 'dyads[cuda12]' or "
         "'dyads[cuda13]', by the version of CUDA. Without a GPU, use engine='cpu'."
@@ -131,9 +162,10 @@ class DeviceBound(Bound):
         super().__init__(objective, dyads, counts, threads, shard=len(dyads) + 1)
         self.kernels = kernels()
         self.specs = Specs.of(objective.structure, objective.loss, np.float32)
-        self._sizes = objective.layout.sizes
+        self._sizes, self._one_set = objective.layout.sizes, objective.structure.one_set
         self._held: dict[Role, Held] = {}
         self._planned: dict[tuple[Role, int], list[Planned]] = {}
+        self._dealt: Any = None
 
     def held(self, role: Role) -> Held:
         """Return the dyads of rows, columns or relations; they are copied to the device when first needed."""
@@ -168,7 +200,22 @@ class DeviceBound(Bound):
             ]
         return self._planned[role, most]
 
+    @property
+    def is_dealt(self) -> bool:
+        """Whether the dyads are in cells on the device, and not by row."""
+        return self._dealt is not None and Role.ROW not in self._held
+
+    @property
+    def dealt(self) -> Any:
+        """The dyads in cells, on the device; see `device_cells.Dealt`."""
+        from dyads.engine.device_cells import Dealt
+
+        if self._dealt is None:
+            self._dealt = Dealt.of(self.dyads, self._one_set)
+        return self._dealt
+
     def release(self) -> None:
+        self._dealt = None
         self._held.clear()
         self._planned.clear()
         self.kernels.buffer.cache_clear()
@@ -186,6 +233,11 @@ class Device(Host):
     def loss(self, theta: Array, held: Dyads | None = None) -> float:
         if held is not None or self.dyads.side.dyad is not None:
             return super().loss(theta, held)
+        if self._bound.is_dealt:
+            # SGD asks: dyads by row are not on the device, and to sort them takes longer than this.
+            from dyads.engine.device_scores import loss_in_cells
+
+            return loss_in_cells(self._bound.specs, self._effective(theta), self._bound.dealt)
         return self._sums(Role.ROW, self._effective(theta), self._bound.kernels.VALUE)[0]
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
@@ -205,6 +257,13 @@ class Device(Host):
         if self.objective.free is not None:
             gradient[~self.objective.free] = 0
         return value, gradient
+
+    def descent(self, theta: Array, visited: bool = False) -> Descent:  # type: ignore[override]
+        if any(self.objective.layout.n_features):
+            return super().descent(theta, visited)
+        from dyads.engine.device_descent import DeviceDescent
+
+        return DeviceDescent(self.objective, self._bound.dealt, self._bound.counts, theta, visited)
 
     def blocks_in_turn(self, theta: Array, prior: OwnPrior | None = None) -> HostUpdates:
         if self.objective.structure.one_set or self.dyads.side.dyad is not None:
@@ -301,10 +360,35 @@ class DeviceUpdates(HostUpdates):
     def __init__(self, objective: Objective, bound: DeviceBound, theta: Array, prior: OwnPrior | None) -> None:
         super().__init__(objective, bound.orders, theta, prior, bound.threads.map)
         self._bound, self._kernels = bound, bound.kernels
+        self._on_device: dict[int, Any] = {}
+
+    def moments(self, role: Role) -> Moments:
+        """Compute the moments by parts, on threads: a part stays in a core's cache."""
+        i, labelled = role.place, self.labelled(role)
+        own, shift = self._blocks[i], None if self._side[i] is None else self._shift[i]
+
+        def part(bounds: Bounds) -> Moments:
+            some = slice(*bounds)
+            blocks = own[some] if shift is None else own[some] - shift[some]
+            n, mean, scatter = Moments.of(blocks[labelled[some]])
+            return Moments(n, mean.astype(np.float64), scatter.astype(np.float64))
+
+        return Moments.joined(self._run(part, even_tasks(0, len(own))))
+
+    def draw_unlabelled(self, role: Role, key: Key, prior: BlockPrior) -> None:
+        self._on_device.pop(role.place, None)
+        super().draw_unlabelled(role, key, prior)
+
+    def _device_blocks(self) -> Blocks:
+        """Return the blocks on the device; only those that have changed are copied."""
+        for i, block in enumerate(self._blocks):
+            if i not in self._on_device:
+                self._on_device[i] = self._kernels.to_device(block)
+        return Blocks(*(self._on_device[i] for i in range(3)))
 
     def solve(self, role: Role, n_steps: int = 1, codes: Codes | None = None) -> float:
         table, steps = self._blocks[role.place], Steps(n_steps, SINGLE_SMALL_STEP, 0.0, SINGLE_LEAST_PIVOT)
-        before, blocks = table.copy(), self._kernels.to_device(self._blocks)
+        before, blocks = table.copy(), self._device_blocks()
         prior = self._prior(role, None, slice(None))
         sums = PieceSums(self._bound, role, blocks, prior)
         if role == Role.SHARED:
@@ -316,13 +400,15 @@ class DeviceUpdates(HostUpdates):
             self._take(table, blocks[role.place], small)
             for e in large:
                 descend(sums, e, table[e], steps, whole.part, System.of(size, size), sums.work(e, whole.part))
+        self._forget(role, role == Role.SHARED or self._bound.held(role).n_large > 0)
         return float(np.abs(table - before).max(initial=0))
 
     def draw(self, role: Role, key: Key, prior: BlockPrior | None = None, codes: Codes | None = None) -> Array:
-        table, blocks = self._blocks[role.place], self._kernels.to_device(self._blocks)
+        table, blocks = self._blocks[role.place], self._device_blocks()
         own = self._prior(role, prior, slice(None))
         sums = PieceSums(self._bound, role, blocks, own)
         if role == Role.SHARED:
+            self._forget(role, True)
             return draw_shared(sums, table, key, in_order)
         size, (small, large) = table.shape[1], self._entities(role, codes)
         planned = self._bound.planned(role, PART)
@@ -332,7 +418,13 @@ class DeviceUpdates(HostUpdates):
             for e in large:
                 system = System.of(size, len(part.entry))
                 accepted[e] += draw_block(sums, e, table[e], key, number, part, system, sums.work(e, part))
+        self._forget(role, len(large) > 0)
         return np.asarray(accepted / max(1, len(planned)))
+
+    def _forget(self, role: Role, changed: bool) -> None:
+        """Let blocks be copied to the device again if the host has changed them."""
+        if changed:
+            self._on_device.pop(role.place, None)
 
     def _take(self, table: Array, drawn: Any, entity: Array) -> None:
         """Copy the blocks of entities from the device."""

@@ -60,13 +60,7 @@ class CellData:
     @cached_property
     def decay(self) -> Decay:
         """The penalty, divided among the dyads of each owner."""
-        penalty = self.penalty
-        # An entity without dyads (all are held out) is never visited: its share of the penalty is zero.
-        counts = (np.where(n > 0, n, np.inf) for n in self.counts)
-        scales = (penalty.row_scale, penalty.col_scale, penalty.shared_scale)
-        shares = (scale / n for scale, n in zip(scales, counts, strict=True))
-        strengths = (penalty.row_strength, penalty.col_strength, penalty.shared_strength)
-        return Decay(*(np.ascontiguousarray(x, np.float32) for x in (*shares, *strengths, penalty.shared_centre)))
+        return decay(self.penalty, self.counts)
 
     @cached_property
     def feature_norms(self) -> list[float]:
@@ -80,6 +74,35 @@ class CellData:
         ]
 
 
+def decay(penalty: Penalty, counts: Counts) -> Decay:
+    """Divide the penalty among the dyads of each owner."""
+    # An entity without dyads (all are held out) is never visited: its share of the penalty is zero.
+    owned = (np.where(n > 0, n, np.inf) for n in counts)
+    scales = (penalty.row_scale, penalty.col_scale, penalty.shared_scale)
+    shares = (scale / n for scale, n in zip(scales, owned, strict=True))
+    strengths = (penalty.row_strength, penalty.col_strength, penalty.shared_strength)
+    return Decay(*(np.ascontiguousarray(x, np.float32) for x in (*shares, *strengths, penalty.shared_centre)))
+
+
+def first_state(objective: Objective, counts: Counts, theta: Array, typical: float, visited: bool) -> Array:
+    """Return the state (2, size) of SGD at its start, in single precision; see `HostDescent`.
+
+    `typical` : mean weight of a dyad. `visited` : whether the sums of squares are those after a visit of all dyads.
+    """
+    layout, state = objective.layout, np.empty((2, len(theta)), np.float32)
+    state[0], state[1] = theta, ACCUMULATOR_START * typical**2
+    if objective.free is not None:
+        state[1, ~objective.free] = FROZEN_SQUARES
+    if visited:
+        row, col, shared = layout.blocks(state[1])
+        row *= 1 + counts.row[:, None] / typical
+        if not layout.structure.one_set:
+            col *= 1 + counts.col[:, None] / typical
+        shared *= 1 + counts.relation[:, None] / typical
+        state[1, layout.own_size :] *= 1 + counts.relation.sum() / typical
+    return state
+
+
 class HostDescent:
     """The state of SGD, (2, size) in single precision: the parameters and AdaGrad's sums of squared gradients.
 
@@ -88,12 +111,7 @@ class HostDescent:
 
     def __init__(self, objective: Objective, data: CellData, theta: Array, visited: bool, run: Run) -> None:
         self._objective, self._data, self._run = objective, data, run
-        squares = np.full_like(theta, ACCUMULATOR_START * data.typical_weight**2)
-        self._state = np.stack([theta, squares]).astype(np.float32)
-        if self._objective.free is not None:
-            self._state[1, ~self._objective.free] = FROZEN_SQUARES
-        if visited:
-            self._visit_once()
+        self._state = first_state(objective, data.counts, theta, data.typical_weight, visited)
 
     def theta(self) -> Array:
         theta: Array = self._state[0]
@@ -105,18 +123,11 @@ class HostDescent:
     def snapshot(self) -> Array:
         return self._state.copy()
 
+    def arrays(self) -> Array:
+        return self._state.copy()
+
     def restore(self, snapshot: Array) -> None:
         self._state = snapshot.copy()
-
-    def _visit_once(self) -> None:
-        """Raise the sums of squared gradients as if all dyads had been visited once."""
-        layout, counts, typical = self._objective.layout, self._data.counts, self._data.typical_weight
-        row, col, shared = layout.blocks(self._state[1])
-        row *= 1 + counts.row[:, None] / typical
-        if not layout.structure.one_set:
-            col *= 1 + counts.col[:, None] / typical
-        shared *= 1 + counts.relation[:, None] / typical
-        self._state[1, layout.own_size :] *= 1 + counts.relation.sum() / typical
 
     def epoch(self, rate: float, seed: int, number: int) -> float:
         """Visit all cells, round by round; see `api.Descent.epoch`."""

@@ -589,10 +589,29 @@ def to_host(array: Any) -> Array:
     return array.copy() if SIMULATED else array.copy_to_host()  # type: ignore[no-any-return]
 
 
+def n_multiprocessors() -> int:
+    """Return the number of multiprocessors of the device."""
+    return int(cuda.get_current_device().MULTIPROCESSOR_COUNT)
+
+
+def copy_of(array: Any) -> Any:
+    """Return a copy of a device's array, on the device."""
+    if SIMULATED:
+        return array.copy()
+    copy = cuda.device_array_like(array)
+    copy.copy_to_device(array)
+    return copy
+
+
+def new_array(shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return an uninitialised array on the device."""
+    return np.empty(shape, dtype) if SIMULATED else cuda.device_array(shape, dtype)
+
+
 @lru_cache(maxsize=16)
 def buffer(shape: tuple[int, ...], dtype: Any) -> Any:
     """Return an uninitialised array on the device; the next call with this shape may return the same one."""
-    return np.empty(shape, dtype) if SIMULATED else cuda.device_array(shape, dtype)
+    return new_array(shape, dtype)
 
 
 def solve(sums: TeamSums, entity: Array, planned: Any, steps: Steps) -> None:
@@ -638,15 +657,21 @@ def sum_pieces(sums: TeamSums, X: Any, pieces: tuple[Any, Any], planned: Any, le
     return to_host(value), to_host(out) if lines else np.empty(0)
 
 
-def _bind() -> None:
-    """Bind what kernels call to numba-cuda."""
+_bound: set[Any] = set()
+
+
+def bind_kernels() -> None:
+    """Bind what kernels call, and was not bound before, to numba-cuda; the simulator runs it as it is."""
+    if SIMULATED:
+        return
     # A device has fast exponentials and logarithms of its own.
     native = {function: lambda *_, own=own: own for function, _, _, own in BY_PRECISION}
     for function, choose in {**BOUND, **native, with_team: lambda *_: with_team}.items():
-        # A function that returns an array has to be inlined.
-        inline = "always" if function in (with_team, system_sums) else "never"
-        overload(function, strict=False, inline=inline)(choose)
+        if function not in _bound:
+            _bound.add(function)
+            # A function that returns an array has to be inlined.
+            inline = "always" if function in (with_team, system_sums) else "never"
+            overload(function, strict=False, inline=inline)(choose)
 
 
-if not SIMULATED:
-    _bind()
+bind_kernels()

@@ -314,7 +314,7 @@ def scores(models: Sequence[Model], codes: Sequence[Codes], features: Any, run: 
     """See `api.Engine.scores`. Memory holds no more than the result and one task per thread."""
     codes = [np.asarray(column) for column in codes]
     structure, n, averaged = models[0].structure, len(codes[0]), len(models) > 1
-    out, scored = np.empty((n, structure.n_labels)), [(model, _blocks(model), New.of(model)) for model in models]
+    out, scored = np.empty((n, structure.n_labels)), [(model, scored_blocks(model), New.of(model)) for model in models]
 
     def part(bounds: Bounds) -> None:
         dyads: Any = slice(*bounds)
@@ -336,7 +336,7 @@ def scores(models: Sequence[Model], codes: Sequence[Codes], features: Any, run: 
     return out
 
 
-def _blocks(model: Model) -> Blocks:
+def scored_blocks(model: Model) -> Blocks:
     """Return the effective blocks; those of relations are followed by that of the average relation, of code -1."""
     blocks = model.effective
     if model.known.relations is None:
@@ -358,7 +358,7 @@ def block_scores(structure: Structure, blocks: Blocks, codes: Sequence[Codes], o
     return out
 
 
-def _searched(model: Model, turned: bool) -> tuple[Blocks, New]:
+def searched(model: Model, turned: bool) -> tuple[Blocks, New]:
     """Return the effective blocks and the new entities, with rows and columns exchanged if `turned`."""
     blocks, new = model.effective, New.of(model)
     if not turned:
@@ -368,11 +368,21 @@ def _searched(model: Model, turned: bool) -> tuple[Blocks, New]:
     return blocks._replace(row=row, col=col), new.turned(entries)
 
 
+def keep_best(query: Query, lines: slice, values: Array, best: Array, at: Array) -> None:
+    """WRITE the greatest of the values (n_rows, n_cols) of some rows of a query; see `best_pass`."""
+    start, excluded = query.excluded
+    for line, row in enumerate(query.rows[lines]):
+        # An unknown row excludes nothing.
+        if row >= 0:
+            values[line, excluded[start[row] : start[row + 1]]] = -np.inf
+    best_pass(values, best, at)
+
+
 def top(models: Sequence[Model], query: Query, run: Run) -> tuple[Array, Array]:
     """See `api.Engine.top`. Memory holds no more than the result and one task per thread."""
-    structure, (start, excluded) = models[0].structure, query.excluded
+    structure = models[0].structure
     best, at = np.full((len(query.rows), query.n), -np.inf), np.full((len(query.rows), query.n), -1)
-    rows, scored = np.ascontiguousarray(query.rows, np.int64), [_searched(model, query.turned) for model in models]
+    rows, scored = np.ascontiguousarray(query.rows, np.int64), [searched(model, query.turned) for model in models]
 
     def part(bounds: Bounds) -> None:
         lines, (first, last) = slice(*bounds), bounds
@@ -380,12 +390,7 @@ def top(models: Sequence[Model], query: Query, run: Run) -> tuple[Array, Array]:
         candidates, work = Candidates.of(query, lines, structure, blocks), ScoreWork.of(blocks, structure.n_labels)
         for blocks, new in scored:
             value_pass(structure, blocks, rows[lines], candidates, new, work, values)
-        values /= len(models)
-        for line, row in enumerate(rows[lines]):
-            # An unknown row excludes nothing.
-            if row >= 0:
-                values[line, excluded[start[row] : start[row + 1]]] = -np.inf
-        best_pass(values, best[lines], at[lines])
+        keep_best(query, lines, values / len(models), best[lines], at[lines])
 
     run(part, even_tasks(0, len(rows), max(1, TOP_CELLS // max(1, len(query.cols)))))
     return at, best

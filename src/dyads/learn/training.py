@@ -208,7 +208,8 @@ def train(objective: Objective, dyads: Dyads, solver: Minimiser, run: FitRun, st
                 except KeyboardInterrupt:
                     if watch.latest is None and not restarts:
                         raise
-                    interrupted, solution = True, watch.latest or Solution(first, 0, "monitor")
+                    n_done, last_theta = (0, first) if watch.latest is None else (watch.latest[0], watch.latest[1]())
+                    interrupted, solution = True, Solution(last_theta, n_done, "monitor")
                 best = solution.theta if watch.best is None else watch.best
                 theta = best if last else np.where(_side(objective), theta, best)
                 n_iter += solution.n_iter
@@ -352,7 +353,7 @@ class _Watch:
         self.problem, self.held, self.init, self.before, self.began = problem, held, init, before, began
         self.trace, self.callback, self.planned = trace, callback, planned
         self.best: Array | None = None
-        self.latest: Solution | None = None
+        self.latest: tuple[int, Callable[[], Array]] | None = None
         self.validation = math.nan
         self.since_best = 0
         self.stopped_by_callback = False
@@ -364,9 +365,10 @@ class _Watch:
         if kept:
             self.best, self.validation, self.since_best = kept["best"], kept["validation"], kept["since_best"]
 
-    def __call__(self, iteration: int, value: float, theta: Array) -> bool:
-        validation, self.latest = math.nan, Solution(theta.copy(), iteration, "monitor")
+    def __call__(self, iteration: int, value: float, latest: Callable[[], Array]) -> bool:
+        validation, self.latest = math.nan, (iteration, latest)
         if self.held is not None:
+            theta = latest()
             validation = self.problem.loss(theta, self.held) / self.held.total_weight
             if self.best is None or validation < self.validation:
                 self.best, self.validation, self.since_best = theta.copy(), validation, 0

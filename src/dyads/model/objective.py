@@ -1,6 +1,7 @@
 """The objective of a point estimate, loss plus penalty, and the learnt prior of a posterior."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -303,6 +304,14 @@ class Moments(NamedTuple):
         mean = blocks.mean(axis=0) if n else np.zeros(size)
         deviation = blocks - mean
         return cls(n, mean, deviation.T @ deviation)
+
+    @classmethod
+    def joined(cls, parts: Sequence["Moments"]) -> "Moments":
+        """Return the moments of all blocks, given those of some parts of them, in their order (Chan et al. 1983)."""
+        n, size = np.array([part.n for part in parts]), len(parts[0].mean)
+        centre = np.average([part.mean for part in parts], axis=0, weights=n) if n.any() else np.zeros(size)
+        apart = np.array([part.mean for part in parts]) - centre
+        return cls(int(n.sum()), centre, sum(part.scatter for part in parts) + (n[:, None] * apart).T @ apart)
 
 
 class BlockPrior(NamedTuple):

@@ -51,6 +51,8 @@ class Stream(IntEnum):
     """The noise of blocks folded into a posterior: (draw, round, role), then by entity."""
     COMPARED = 13
     """The partners on which entities are compared."""
+    COPIES = 14
+    """The copies of entities to which dyads belong in SGD on a device, then by dyad."""
 
 
 def random_stream(seed: int, stream: Stream, *key: int) -> np.random.Generator:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -13,8 +14,11 @@ from dyads.settings import Setting
 
 Array = np.ndarray[Any, Any]
 
-Monitor = Callable[[int, float, Array], bool]
-"""Called as monitor(iteration, value, theta) after each iteration; returning True stops the solver."""
+Monitor = Callable[[int, float, Callable[[], Array]], bool]
+"""Called as monitor(iteration, value, theta) after each iteration; returning True stops the solver.
+
+theta() returns the parameters after the iteration, until the next one has ended: they may have to come from a device.
+"""
 
 Ended = Literal["tolerance", "schedule", "limit", "monitor", "divergence"]
 """Why a solver stopped: the value hardly fell, all planned epochs are done, its limit of iterations, and so on."""
@@ -170,7 +174,7 @@ class LBFGS(Setting):
         def after(intermediate_result: OptimizeResult) -> None:
             nonlocal best, n_iter, stopped
             best, n_iter = intermediate_result.x.copy(), n_iter + 1
-            if monitor(n_iter, float(intermediate_result.fun) / scale, best):
+            if monitor(n_iter, float(intermediate_result.fun) / scale, partial(np.asarray, best)):
                 stopped = True
                 raise StopIteration
 
@@ -212,6 +216,7 @@ class Descent(Protocol):
     def theta(self) -> Array: ...
     def is_finite(self) -> bool: ...
     def snapshot(self) -> Any: ...
+    def arrays(self) -> Array: ...
     def restore(self, snapshot: Any) -> None: ...
 
 
@@ -280,18 +285,23 @@ class SGD(Setting):
                 reason = f"in SGD epoch {n_iter + 1} with learning_rate={first_rate:g}; lower it, or raise l2"
                 return Solution(descent.theta(), n_iter, "divergence", reason)
             n_iter += 1
-            if monitor(n_iter, value, descent.theta()):
+            if monitor(n_iter, value, descent.theta):
                 return Solution(descent.theta(), n_iter, "monitor")
             if saved.is_kept:
                 numbers = dict(zip(RESUMED, (n_iter, first_rate, retries), strict=True))
-                saved.save({"descent": descent.snapshot()} | numbers)
+                saved.save({"descent": descent.arrays()} | numbers)
         return Solution(descent.theta(), n_iter, "schedule")
 
 
 def finite_epoch(descent: Descent, rate: float, seed: int, number: int) -> float | None:
     """Run one epoch and return the objective accumulated during it; if not finite, restore the state, return None."""
     before = descent.snapshot()
-    value = descent.epoch(rate, seed, number)
+    try:
+        value = descent.epoch(rate, seed, number)
+    except BaseException:
+        # A fit that is interrupted keeps the parameters after the last whole epoch.
+        descent.restore(before)
+        raise
     if math.isfinite(value) and descent.is_finite():
         return value
     descent.restore(before)
@@ -375,7 +385,7 @@ class Newton(Setting):
             value = problem.value(theta)
             if not (math.isfinite(value) and np.isfinite(theta).all()):
                 return Solution(before, n_iter - 1, "divergence", f"in sweep {n_iter} of Newton's method; raise l2")
-            if monitor(n_iter, value, theta):
+            if monitor(n_iter, value, partial(np.asarray, theta)):
                 return Solution(theta, n_iter, "monitor")
             if last - value <= self.tol * abs(value):
                 return Solution(theta, n_iter, "tolerance")

@@ -1,0 +1,715 @@
+"""SGD on a device: a warp of threads for each cell; its kernels, and how a block is divided among lanes.
+
+**A lane is a model of smaller rank.** In every structure the latent score is a sum over the rank, so the rank is dealt
+to the lanes of a warp: latent column k belongs to lane k modulo the number of lanes. Each lane copies its columns of
+the blocks of a dyad to registers, as blocks of a structure of that smaller rank, and calls the kernels of structure
+and loss as they are. Biases belong to one lane each and are zero in the others. So the scores of a dyad are the sum
+over lanes, the gradient of a lane needs no other lane, and no kernel knows lanes. The sizes of a lane's blocks are
+constants of a kernel: then its loops are unrolled, and blocks stay in registers.
+
+**Cells wait for two others, not for a whole round.** Cell (p, q) of a round needs the blocks of groups p and q as
+their last cells left them. Warps take cells by *ticket*, round after round, and wait until both groups are done with
+the rounds before. The unfinished cell with the first ticket never waits, so there is no deadlock, whatever number of
+warps a device runs at a time. The order of the steps of a group is fixed, so a seed gives the same bits.
+
+**Visits.** The k-th visit of a cell with m dyads is at position (first + k step) modulo m. Offset and step are random
+numbers of the epoch and the cell, the step without a common divisor with m, so no permutation has to be stored.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import cuda, float32, float64, int32
+
+from dyads.engine.bundles import ABSENT, relation_at, weigh, weigh_all
+from dyads.engine.compiled import jitable
+from dyads.engine.device import ALL_LANES, SIMULATED, bind_kernels, warp_sum
+from dyads.engine.lanes import lane, lane_sum, lanes, wait
+from dyads.engine.passes import SHARED_BATCH, Product, step
+from dyads.model.loss import evaluate
+from dyads.model.objective import slope as penalty_slope
+from dyads.model.parameters import Layout
+from dyads.model.streams import Key, words_of
+from dyads.model.structure import free_labels, partner_col, partner_row, pull_shared, score, slopes
+
+Array = np.ndarray[Any, Any]
+
+LANES = 1 if SIMULATED else 32
+"""Threads of a warp. In the simulator any number will do: a block then has one warp."""
+
+WARPS = 1 if SIMULATED else 4
+"""Warps of a block of threads."""
+
+LINE = 1 if SIMULATED else 32
+"""Numbers to a multiple of which the lines of tables are filled up: the 128 bytes that a warp reads at a time."""
+
+VALUE, SQUARES = 0, 1
+"""Lines of an entity's entry in a table: its block, and AdaGrad's sums of squared gradients."""
+
+PADDING = np.float32(1)
+"""Sum of squares of entries that do not exist: not zero, since steps are divided by its root."""
+
+MOST_REGISTERS = 168
+"""Most registers of a thread; 12 warps then run at a time on a multiprocessor.
+
+Rank 32, 5 labels, 10^8 dyads on an H200: 0.295 s an epoch; 0.351 with 128 registers, 0.46 with 255, 0.55 with 80.
+"""
+
+SLICES, COLUMNS = (1, 1) if SIMULATED else (8, 32)
+"""Threads that add up copies: `SLICES` strides through the copies, for each of `COLUMNS` consecutive entries."""
+
+compile_descent = cuda.jit if SIMULATED else cuda.jit(max_registers=MOST_REGISTERS, fastmath=True)
+"""Compiles the kernel of an epoch, with the device's fast division and root."""
+
+compile_plain = cuda.jit
+"""Compiles kernels whose time does not matter."""
+
+
+class Warp(NamedTuple):
+    """A team of the threads of a warp; see `lanes`.
+
+    Attributes
+    ----------
+    slot : (LANES,) numbers by which threads of the simulator, which has no warps, speak to each other
+    """
+
+    slot: Any
+
+    def lane(self) -> int:
+        return cuda.threadIdx.x % LANES  # type: ignore[no-any-return]
+
+    def lanes(self) -> int:
+        return LANES
+
+    def lane_sum(self, x: float) -> float:
+        return warp_total(self.slot, x)  # type: ignore[no-any-return]
+
+    def team_dot(self, first: int, x: Array, y: Array) -> float:
+        total = x[0] * 0
+        for k in range(first + lane(self), x.size, LANES):
+            total += x[k] * y[k]
+        return warp_total(self.slot, total)  # type: ignore[no-any-return]
+
+    def wait(self) -> None:
+        wait_for_warp()
+
+
+if SIMULATED:
+
+    @jitable
+    def warp_total(slot, x):  # type: ignore[no-untyped-def]
+        """Return the sum of x over the lanes, to all of them."""
+        slot[cuda.threadIdx.x] = x
+        cuda.syncthreads()
+        total = slot[0]
+        for n in range(1, LANES):
+            total = total + slot[n]
+        cuda.syncthreads()
+        return type(x)(total)
+
+    @jitable
+    def from_first(slot, x):  # type: ignore[no-untyped-def]
+        """Return the integer x of the first lane, to all of them."""
+        if cuda.threadIdx.x == 0:
+            slot[0] = x
+        cuda.syncthreads()
+        total = int(slot[0])
+        cuda.syncthreads()
+        return total
+
+    @jitable
+    def wait_for_warp():  # type: ignore[no-untyped-def]
+        """Wait until all lanes have come here."""
+        cuda.syncthreads()
+
+else:
+
+    @jitable
+    def warp_total(slot, x):  # type: ignore[no-untyped-def]
+        """Return the sum of x over the lanes, to all of them."""
+        return warp_sum(x)
+
+    @jitable
+    def from_first(slot, x):  # type: ignore[no-untyped-def]
+        """Return the integer x of the first lane, to all of them."""
+        return cuda.shfl_sync(ALL_LANES, x, 0)
+
+    @jitable
+    def wait_for_warp():  # type: ignore[no-untyped-def]
+        """Wait until all lanes have come here."""
+        cuda.syncwarp()
+
+
+class Division(NamedTuple):
+    """How blocks are divided among lanes, and where their entries lie in tables; without arrays, so it can be a key.
+
+    Attributes
+    ----------
+    kind : the type of the structure, since tuples of two types may be equal
+    structure : the structure of a lane, of smaller rank
+    n_entity, n_shared : entries of a lane's part of an entity's and of a shared block
+    replicated : first and last of those entries of a shared block that all lanes have
+    entity_pitch, shared_pitch : length of the lines of the tables of entities and of shared blocks
+    single : whether there is one relation
+    """
+
+    kind: Any
+    structure: Any
+    n_entity: int
+    n_shared: int
+    replicated: tuple[int, int]
+    entity_pitch: int
+    shared_pitch: int
+    single: bool
+
+
+class Places(NamedTuple):
+    """Where the entries of blocks lie in tables; -1 for those that a lane does not have.
+
+    Attributes
+    ----------
+    entity : (LANES, n_entity) of the entries of each lane's part of an entity's block
+    read, write : (LANES, n_shared) the same for a shared block; of entries that all lanes have, one lane writes each
+    entity_place, shared_place : (size,) of the entries of a whole block
+    """
+
+    entity: Any
+    read: Any
+    write: Any
+    entity_place: Any
+    shared_place: Any
+
+
+def divide(layout: Layout) -> tuple[Division, Places]:
+    """Divide the blocks of a layout among lanes."""
+    structure = layout.structure
+    part = structure._replace(rank=-(-structure.rank // LANES))  # type: ignore[attr-defined]
+    wider = structure._replace(rank=structure.rank + 1)  # type: ignore[attr-defined]
+    row, _, shared = layout.shapes
+    n_bias, n_free = structure.n_bias, free_labels(structure)
+    latent = [shape for name, shape in row.items() if not name.endswith("bias")]
+    entity, _, place, n_used = _dealt([(n_bias * n_free,)], [True] * len(latent), latent)
+    own = [shape for name, shape in shared.items() if name != "label_bias"]
+    # A part of a shared block is dealt to lanes if it has an entry for each latent column.
+    growing = [shape != other for shape, other in zip(own, wider.latent_shapes()[2].values(), strict=True)]
+    write, everywhere, shared_place, n_used_shared = _dealt([(n_free,)], growing, own)
+    read = np.where(everywhere >= 0, everywhere, write)
+    first = int(np.argmax(everywhere[0] >= 0)) if (everywhere >= 0).any() else 0
+    division = Division(
+        type(structure), part, entity.shape[1], write.shape[1], (first, first + int((everywhere[0] >= 0).sum())),
+        -(-n_used // LINE) * LINE, -(-n_used_shared // LINE) * LINE, layout.n_relations == 1,
+    )  # fmt: skip
+    return division, Places(*(np.ascontiguousarray(x, np.int32) for x in (entity, read, write, place, shared_place)))
+
+
+def _dealt(
+    biases: Sequence[tuple[int, ...]], growing: Sequence[bool], latent: Sequence[tuple[int, ...]]
+) -> tuple[Array, Array, Array, int]:
+    """Deal the entries of a block, [biases | latent parts], to lanes.
+
+    Returns the places (LANES, n) of the entries that a lane owns, those of entries that all lanes have, the places
+    (size,) of all entries, and the length of a line. In tables, the latent columns that lanes own come first: the j-th
+    one of all lanes is a line of `LINE` numbers or of as many as there are lanes.
+    """
+    lane_of, width = np.arange(LANES)[:, None], max(LINE, LANES)
+    own, everywhere, place, first = [], [], [], 0
+    total = sum(
+        math.prod(shape[:-1]) * -(-shape[-1] // LANES) * width
+        for shape, grows in zip(latent, growing, strict=True)
+        if grows
+    )
+    last = total
+    for shape, grows in zip([*biases, *latent], [False, *growing], strict=True):
+        n, size = math.prod(shape[:-1]), shape[-1]
+        if grows:
+            each = -(-size // LANES)
+            number = np.arange(n * each)
+            k = lane_of + LANES * (number % max(1, each))
+            own.append(np.where(k < size, first + number * width + lane_of, -1))
+            everywhere.append(np.full((LANES, n * each), -1))
+            column = np.arange(size)
+            line = np.arange(n)[:, None] * each + column // LANES
+            place.append((first + line * width + column % LANES).ravel())
+            first += n * each * width
+        else:
+            entry = np.arange(n * size)
+            own.append(np.where(entry % LANES == lane_of, last + entry, -1))
+            shared = not (len(place) < len(biases))
+            everywhere.append(np.broadcast_to(last + entry if shared else -1, (LANES, n * size)))
+            place.append(last + entry)
+            last += n * size
+    own_table = np.concatenate(own, axis=1)
+    if not own_table.shape[1]:
+        # Kernels have no arrays of length zero.
+        own_table, everywhere = np.full((LANES, 1), -1), [np.full((LANES, 1), -1)]
+    return own_table, np.concatenate(everywhere, axis=1), np.concatenate(place), max(1, last)
+
+
+class Tables(NamedTuple):
+    """Blocks and sums of squared gradients on the device; an entity's line is (2, pitch), see `VALUE` and `SQUARES`.
+
+    Attributes
+    ----------
+    row, col : (n + copies, 2, pitch); with one id set both are the same array. The copies of entities with many dyads
+        come last
+    shared : (n_groups n_relations + n_relations, 2, pitch) copies of the shared blocks, of each row group; then the
+        shared blocks themselves
+    """
+
+    row: Any
+    col: Any
+    shared: Any
+
+
+class Shares(NamedTuple):
+    """The penalty, divided among dyads; see `passes.Decay`. Strengths and centres are in the places of tables.
+
+    Attributes
+    ----------
+    row, col, shared : (n + copies,), (n + copies,), (n_relations,)
+    row_l2, col_l2, shared_l2 : (pitch,) each
+    centre : (n_relations, pitch)
+    """
+
+    row: Any
+    col: Any
+    shared: Any
+    row_l2: Any
+    col_l2: Any
+    shared_l2: Any
+    centre: Any
+
+
+class Progress(NamedTuple):
+    """How far an epoch is; zero at its start.
+
+    Attributes
+    ----------
+    ticket : (n_phases,) tickets taken
+    row, col : (n_groups,) rounds that a group is done with; with one id set both are the same array
+    value : (n_groups,) sums of losses of the cells of a row group, in double precision
+    row_visits, col_visits : (n_phases, copies) dyads of each copy of an entity with many dyads
+    shared_visits : (n_phases, n_groups) dyads of each copy of the shared blocks
+    pulled : (n_groups n_relations, pitch) gradients by copies of shared blocks since their last step
+    share : (n_groups n_relations,) shares of their penalties since then
+    """
+
+    ticket: Any
+    row: Any
+    col: Any
+    value: Any
+    row_visits: Any
+    col_visits: Any
+    shared_visits: Any
+    pulled: Any
+    share: Any
+
+
+class Pace(NamedTuple):
+    """Which cells a launch visits, and how.
+
+    Attributes
+    ----------
+    phase : number of the phase: rounds after whose last the means of copies are taken
+    first, last : its rounds
+    shift : shift of the epoch's first round; see `round_pair`
+    n_groups : number of groups of rows, and of columns
+    n_rows, n_cols : numbers of entities; larger codes are those of copies
+    rate : step size
+    key : key of the order of visits in cells
+    """
+
+    phase: int
+    first: int
+    last: int
+    shift: int
+    n_groups: int
+    n_rows: int
+    n_cols: int
+    rate: Any
+    key: Key
+
+
+@jitable
+def partner_group(one_set, p, number, n_groups):  # type: ignore[no-untyped-def]
+    """Return the group that row group p meets in a round: p + number, or with one id set number - p, modulo n."""
+    return (number + n_groups - p) % n_groups if one_set else (p + number) % n_groups
+
+
+@jitable
+def visits_of(key, cell, m):  # type: ignore[no-untyped-def]
+    """Return position and step of the visits of a cell with m > 0 dyads; see the top of this module."""
+    a, b, _, _ = words_of(key, cell, 0, 0)
+    first, along = np.int64(a) % m, 1 + np.int64(b) % m
+    while common_divisor(along, m) > 1:
+        along += 1
+    return first, along % m
+
+
+@jitable
+def common_divisor(a, b):  # type: ignore[no-untyped-def]
+    """Return the greatest common divisor of two positive integers."""
+    while b > 0:
+        a, b = b, a % b
+    return a
+
+
+@jitable
+def load(table, n, which, place, padding, out):  # type: ignore[no-untyped-def]
+    """WRITE a lane's entries of line `which` of entity n; entries that the lane does not have are `padding`."""
+    for j in range(out.size):
+        k = place[j]
+        # Every lane reads, so that there is no branch; the first place is in memory that others read anyway.
+        x = table[n, which, max(k, 0)]
+        out[j] = x if k >= 0 else padding
+
+
+@jitable
+def store(x, place, table, n, which):  # type: ignore[no-untyped-def]
+    """WRITE a lane's entries to line `which` of entity n."""
+    for j in range(x.size):
+        k = place[j]
+        if k >= 0:
+            table[n, which, k] = x[j]
+
+
+@jitable
+def load_line(line, place, out):  # type: ignore[no-untyped-def]
+    """WRITE a lane's entries of a line; entries that the lane does not have are zero."""
+    for j in range(out.size):
+        k = place[j]
+        out[j] = line[k] if k >= 0 else np.float32(0)
+
+
+class SharedPart(NamedTuple):
+    """A lane's part of a shared block, while it takes a step.
+
+    Attributes
+    ----------
+    h, h2, gh : (n_shared,) block, sums of squares and gradient
+    l2 : (n_shared,) strengths of the penalty
+    centre : (1, n_shared) value that the block is shrunk towards
+    write : (n_shared,) places of the entries that the lane owns
+    """
+
+    h: Any
+    h2: Any
+    gh: Any
+    l2: Any
+    centre: Any
+    write: Any
+
+
+@jitable
+def leave_relation(team, line, gh, share, write, progress):  # type: ignore[no-untyped-def]
+    """ADD the gradient and the share of the penalty of a copy of a shared block to those since its last step."""
+    for j in range(gh.size):
+        if write[j] >= 0:
+            progress.pulled[line, write[j]] += gh[j]
+    if lane(team) == 0:
+        progress.share[line] += share
+    wait(team)
+
+
+@jitable
+def take_pulled(pulled, write, gh):  # type: ignore[no-untyped-def]
+    """WRITE the gradient since the last step to `gh`, and zero in its place."""
+    load_line(pulled, write, gh)
+    for j in range(gh.size):
+        if write[j] >= 0:
+            pulled[write[j]] = 0
+
+
+@jitable
+def move_shared(table, line, shares, relation, rate, share, part):  # type: ignore[no-untyped-def]
+    """Take an AdaGrad step of a copy of the shared block of a relation."""
+    load(table, line, VALUE, part.write, np.float32(0), part.h)
+    load(table, line, SQUARES, part.write, PADDING, part.h2)
+    load_line(shares.centre[relation], part.write, part.centre[0])
+    step(part.h, part.centre, 0, part.gh, part.h2, rate, share, part.l2)
+    store(part.h, part.write, table, line, VALUE)
+    store(part.h2, part.write, table, line, SQUARES)
+
+
+@jitable
+def next_ticket(team, ticket, phase):  # type: ignore[no-untyped-def]
+    """Take the next ticket of a phase, for all lanes."""
+    number = np.int32(0)
+    if lane(team) == 0:
+        number = cuda.atomic.add(ticket, phase, np.int32(1))
+    return from_first(team.slot, number)
+
+
+@jitable
+def await_rounds(team, done, group, number):  # type: ignore[no-untyped-def]
+    """Wait until a group is done with all rounds before `number`."""
+    if lane(team) == 0:
+        while cuda.atomic.add(done, group, np.int32(0)) < number:
+            pass
+
+
+@lru_cache
+def descent_kernel(division: Division) -> Any:
+    """Return the kernel of a phase of an epoch, `phase(loss, data, start, tables, shares, places, progress, pace)`."""
+    _, part, n_entity, n_shared, (first_replicated, last_replicated), _, _, single = division
+    n_labels, one_set, n_slots = part.n_labels, part.one_set, LANES
+
+    @compile_descent
+    def kernel(loss, data, start, tables, shares, places, progress, pace):  # type: ignore[no-untyped-def]
+        slot = cuda.shared.array(n_slots, float64)
+        a, b = cuda.local.array(n_entity, float32), cuda.local.array(n_entity, float32)
+        a2, b2 = cuda.local.array(n_entity, float32), cuda.local.array(n_entity, float32)
+        va, vb = cuda.local.array((n_entity, 1), float32), cuda.local.array((n_entity, 1), float32)
+        slope, place = cuda.local.array(n_entity, float32), cuda.local.array(n_entity, int32)
+        a_l2, b_l2 = cuda.local.array(n_entity, float32), cuda.local.array(n_entity, float32)
+        h, h2 = cuda.local.array(n_shared, float32), cuda.local.array(n_shared, float32)
+        gh, h_l2 = cuda.local.array(n_shared, float32), cuda.local.array(n_shared, float32)
+        centre = cuda.local.array((1, n_shared), float32)
+        read, write = cuda.local.array(n_shared, int32), cuda.local.array(n_shared, int32)
+        s, g = cuda.local.array((n_labels, 1), float32), cuda.local.array((n_labels, 1), float32)
+        value, unused = cuda.local.array(1, float32), cuda.local.array(1, float32)
+        label = cuda.local.array(1, int32)
+        team, shared = Warp(slot), SharedPart(h, h2, gh, h_l2, centre, write)
+        own = lane(team)
+        for j in range(n_entity):
+            place[j] = places.entity[own, j]
+        for j in range(n_shared):
+            read[j], write[j] = places.read[own, j], places.write[own, j]
+        load_line(shares.row_l2, place, a_l2)
+        load_line(shares.col_l2, place, b_l2)
+        load_line(shares.shared_l2, write, h_l2)
+        n_relations = shares.shared.size
+        n_tickets = (pace.last - pace.first) * pace.n_groups
+        while True:
+            ticket = next_ticket(team, progress.ticket, pace.phase)
+            if ticket >= n_tickets:
+                break
+            number, p = pace.first + ticket // pace.n_groups, ticket % pace.n_groups
+            q = partner_group(one_set, p, number + pace.shift, pace.n_groups)
+            if one_set and q < p:
+                continue
+            await_rounds(team, progress.row, p, number)
+            await_rounds(team, progress.col, q, number)
+            wait(team)
+            cuda.threadfence()
+            cell = p * pace.n_groups + q
+            begin = start[cell]
+            m = start[cell + 1] - begin
+            total, current, n_batch, share = 0.0, -1, 0, np.float32(0)
+            if m > 0:
+                at, along = visits_of(pace.key, cell, m)
+                r, c, y = data.row[begin + at], data.col[begin + at], data.label[begin + at]
+            for n in range(m):
+                i = begin + at
+                at += along
+                at -= m if at >= m else 0
+                row, col = r, c
+                label[0] = y
+                # The codes of the next dyad are read while this one is computed.
+                r, c, y = data.row[begin + at], data.col[begin + at], data.label[begin + at]
+                t = relation_at(data.relation, i)
+                load(tables.row, row, VALUE, place, np.float32(0), a)
+                load(tables.col, col, VALUE, place, np.float32(0), b)
+                load(tables.row, row, SQUARES, place, PADDING, a2)
+                load(tables.col, col, SQUARES, place, PADDING, b2)
+                row_share, col_share = shares.row[row], shares.col[col]
+                if t != current:
+                    if current >= 0:
+                        for j in range(first_replicated, last_replicated):
+                            gh[j] = lane_sum(team, gh[j])
+                        leave_relation(team, p * n_relations + current, gh, share, write, progress)
+                    for j in range(n_shared):
+                        gh[j] = np.float32(0)
+                    share = np.float32(0)
+                    load(tables.shared, p * n_relations + t, VALUE, read, np.float32(0), h)
+                    current = t
+                for k in range(n_labels):
+                    s[k, 0] = np.float32(0)
+                score(part, a, b, h, s[:, 0])
+                for k in range(n_labels):
+                    s[k, 0] = lane_sum(team, s[k, 0])
+                evaluate(loss, 1, label, s, g, value, unused)
+                total += weigh(data.weight, i, value[0])
+                weigh_all(data.weight, i, g[:, 0])
+                partner_row(part, b, va, 0)
+                partner_col(part, a, vb, 0)
+                slopes(part, h, g[:, 0], slope)
+                pull_shared(part, a, b, h, g[:, 0], gh)
+                share += weigh(data.weight, i, shares.shared[t])
+                step(a, ABSENT, 0, Product(slope, va), a2, pace.rate, weigh(data.weight, i, row_share), a_l2)
+                if one_set and row == col:
+                    # In a self-link both blocks are the same: the second step begins where the first one ended.
+                    for j in range(n_entity):
+                        b[j], b2[j] = a[j], a2[j]
+                step(b, ABSENT, 0, Product(slope, vb), b2, pace.rate, weigh(data.weight, i, col_share), b_l2)
+                store(a, place, tables.row, row, VALUE)
+                store(a2, place, tables.row, row, SQUARES)
+                store(b, place, tables.col, col, VALUE)
+                store(b2, place, tables.col, col, SQUARES)
+                if own == 0:
+                    if row >= pace.n_rows:
+                        progress.row_visits[pace.phase, row - pace.n_rows] += 1
+                    if col >= pace.n_cols:
+                        progress.col_visits[pace.phase, col - pace.n_cols] += 1
+                n_batch += 1
+                if n_batch >= SHARED_BATCH or n == m - 1:
+                    n_batch = 0
+                    # Entries that all lanes have are summed over lanes; those of one lane are not.
+                    for j in range(first_replicated, last_replicated):
+                        gh[j] = lane_sum(team, gh[j])
+                    if single:
+                        move_shared(tables.shared, p, shares, 0, pace.rate, share, shared)
+                    else:
+                        leave_relation(team, p * n_relations + current, gh, share, write, progress)
+                        for u in range(n_relations):
+                            line = p * n_relations + u
+                            share = progress.share[line]
+                            wait(team)
+                            if share > 0:
+                                take_pulled(progress.pulled[line], write, gh)
+                                move_shared(tables.shared, line, shares, u, pace.rate, share, shared)
+                                if own == 0:
+                                    progress.share[line] = 0
+                    wait(team)
+                    current = -1
+            if own == 0:
+                progress.value[p] += total
+                progress.shared_visits[pace.phase, p] += m
+            wait(team)
+            cuda.threadfence()
+            if own == 0:
+                cuda.atomic.max(progress.row, p, np.int32(number + 1))
+                cuda.atomic.max(progress.col, q, np.int32(number + 1))
+
+    return kernel
+
+
+@compile_plain
+def sort_cells(start, order):  # type: ignore[no-untyped-def]
+    """Sort the positions of each cell; a warp takes a cell."""
+    slot = cuda.shared.array(LANES, float64)
+    team = Warp(slot)
+    n_warps = cuda.gridDim.x * WARPS
+    for cell in range(cuda.blockIdx.x * WARPS + cuda.threadIdx.x // LANES, start.size - 1, n_warps):
+        sort_numbers(team, start[cell], start[cell + 1] - start[cell], order)
+
+
+@jitable
+def sort_numbers(team, begin, n, x):  # type: ignore[no-untyped-def]
+    """Sort x[begin:begin + n] by Batcher's merge exchange, whose steps are independent (Knuth, volume 3, 5.2.2 M)."""
+    top = 1
+    while 2 * top < n:
+        top *= 2
+    p = top if n > 1 else 0
+    while p > 0:
+        q, r, d = top, 0, p
+        while d > 0:
+            for k in range(begin + lane(team), begin + n - d, lanes(team)):
+                if (k - begin) & p == r and x[k] > x[k + d]:
+                    x[k], x[k + d] = x[k + d], x[k]
+            wait(team)
+            d = q - p
+            q //= 2
+            r = p
+        p //= 2
+
+
+class Copies(NamedTuple):
+    """Copies of blocks, which cells of a phase move independently, and of which then the mean is taken.
+
+    Attributes
+    ----------
+    owner : (n,) lines of the table that receive the means
+    start : (n + 1,) the copies of the block at line owner[e] are copy[start[e]:start[e + 1]]
+    copy : (m,) lines of the copies
+    counter : (m,) place of each copy in the counts of visits
+    """
+
+    owner: Any
+    start: Any
+    copy: Any
+    counter: Any
+
+
+@compile_plain
+def average(table, copies, visits, phase):  # type: ignore[no-untyped-def]
+    """Replace copies by their mean, weighted by the dyads of the phase; copies without dyads follow the others."""
+    partial = cuda.shared.array((SLICES, COLUMNS), float64)
+    column, slice_, pitch = cuda.threadIdx.x % COLUMNS, cuda.threadIdx.x // COLUMNS, table.shape[2]
+    e = cuda.blockIdx.x
+    first, last = copies.start[e], copies.start[e + 1]
+    weight = 0.0
+    for m in range(first, last):
+        weight += visits[phase, copies.counter[m]]
+    if weight > 0:
+        for chunk in range(0, 2 * pitch, COLUMNS):
+            k = chunk + column
+            total = 0.0
+            if k < 2 * pitch:
+                for m in range(first + slice_, last, SLICES):
+                    total += visits[phase, copies.counter[m]] * float(table[copies.copy[m], k // pitch, k % pitch])
+            partial[slice_, column] = total
+            cuda.syncthreads()
+            total = 0.0
+            for n in range(SLICES):
+                total += partial[n, column]
+            cuda.syncthreads()
+            if k < 2 * pitch:
+                mean = np.float32(total / weight)
+                if slice_ == 0:
+                    table[copies.owner[e], k // pitch, k % pitch] = mean
+                for m in range(first + slice_, last, SLICES):
+                    table[copies.copy[m], k // pitch, k % pitch] = mean
+
+
+@compile_plain
+def spread(table, copies):  # type: ignore[no-untyped-def]
+    """Give copies the values of their owners."""
+    e, size = cuda.blockIdx.x, table.shape[1] * table.shape[2]
+    for n in range(cuda.threadIdx.x, (copies.start[e + 1] - copies.start[e]) * size, cuda.blockDim.x):
+        m, k = copies.start[e] + n // size, n % size
+        i, j = k // table.shape[2], k % table.shape[2]
+        table[copies.copy[m], i, j] = table[copies.owner[e], i, j]
+
+
+@compile_plain
+def pack(flat, place, table, line, which):  # type: ignore[no-untyped-def]
+    """WRITE blocks, which follow each other in `flat`, to a table from `line` on."""
+    size = place.size
+    for i in range(cuda.grid(1), flat.size, cuda.gridsize(1)):
+        table[line + i // size, which, place[i % size]] = flat[i]
+
+
+@compile_plain
+def unpack(table, line, which, place, flat):  # type: ignore[no-untyped-def]
+    """WRITE blocks of a table from `line` on to `flat`."""
+    size = place.size
+    for i in range(cuda.grid(1), flat.size, cuda.gridsize(1)):
+        flat[i] = table[line + i // size, which, place[i % size]]
+
+
+@compile_plain
+def survey(flat, scale, strength, centre, value, strange):  # type: ignore[no-untyped-def]
+    """WRITE each block of threads' share of the penalty of blocks, and of how many numbers are not finite.
+
+    `flat` : (n size,) blocks, `scale` : (n,), `strength` : (size,), `centre` : (n, size), or (1, size) for all,
+    `value`, `strange` : (n_warps,). A block of threads is one warp.
+    """
+    team, size = Warp(cuda.shared.array(LANES, float64)), strength.size
+    total, n_strange = 0.0, 0.0
+    for i in range(cuda.grid(1), flat.size, cuda.gridsize(1)):
+        n, k = i // size, i % size
+        x = float(flat[i])
+        if not abs(x) < math.inf:
+            n_strange += 1.0
+        d = x - centre[n % centre.shape[0], k]
+        total += 0.5 * d * penalty_slope(d, strength[k], scale[n])
+    total, n_strange = lane_sum(team, total), lane_sum(team, n_strange)
+    if cuda.threadIdx.x == 0:
+        value[cuda.blockIdx.x], strange[cuda.blockIdx.x] = total, n_strange
+
+
+bind_kernels()
