@@ -76,7 +76,8 @@ def test_a_loss_that_trains_the_mean_alone_becomes_honest(loss):
 @pytest.mark.parametrize("method", CALIBRATORS)
 @pytest.mark.parametrize("estimator", [LFLClassifier, LFLOrdinal])
 def test_a_calibrated_model_is_saved_and_loaded(estimator, method, tmp_path):
-    model = estimator(rank=1, solver="point", random_state=0).fit(*TRAIN).calibrate(*HELD, method=method).conformalize(*HELD)
+    model = estimator(rank=1, solver="point", random_state=0).fit(*TRAIN)
+    model.calibrate(*HELD, method=method).conformalize(*HELD)
     model.save(tmp_path / "model")
     loaded = dyads.load(tmp_path / "model")
     np.testing.assert_allclose(loaded.predict_proba(TEST[0]), model.predict_proba(TEST[0]), rtol=1e-12)
