@@ -56,10 +56,10 @@ def coverage():
 
 
 def default_coverage():
-    """The same with chains that end by themselves, as by default."""
+    """The same with as many chains as by default, which end by themselves."""
     return {
-        "drawn prior, default": covered(from_prior, posterior.BIAS_SPREAD, 40, chains=1, sweeps=None),
-        "standard normal blocks, default": covered(standard_normal, 1.0, 40, chains=1, sweeps=None),
+        "drawn prior, default": covered(from_prior, posterior.BIAS_SPREAD, 40, chains=None, sweeps=None),
+        "standard normal blocks, default": covered(standard_normal, 1.0, 40, chains=None, sweeps=None),
     }
 
 
