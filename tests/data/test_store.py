@@ -436,7 +436,9 @@ def featured(tmp_path_factory):
 
 
 @pytest.mark.filterwarnings("ignore::dyads.errors.NotConvergedWarning")
-@pytest.mark.parametrize("name", [pytest.param("newton", marks=pytest.mark.slow), "sgd", "lbfgs", "gibbs"])
+@pytest.mark.parametrize(
+    "name", ["sgd", "lbfgs", *(pytest.param(name, marks=pytest.mark.slow) for name in ("newton", "gibbs"))]
+)
 def test_features_of_pairs_give_the_same_model_as_from_a_table(name, featured, small_parts, tmp_path):
     table = with_features()
     X, y, weight = table[["user", "item", *FEATURES]], table["stars"], table["weight"]

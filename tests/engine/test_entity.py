@@ -11,7 +11,7 @@ from dyads.errors import InputError
 from dyads.model.loss import Absolute, Log
 from dyads.model.parameters import Role
 from dyads.model.streams import Key, Stream
-from dyads.model.structure import Bilinear
+from dyads.model.structure import Bilinear, Diagonal, Stereotype
 from dyads.solve import SOLVERS
 from problems import LOSSES, N_LABELS, STRUCTURES, THRESHOLDS, loss_of_one, make_dyads, make_objective
 
@@ -30,7 +30,13 @@ def sweep(problem, theta):
     return updates.theta()
 
 
-PAIRS = [(STRUCTURES[0], Log()), *(pytest.param(*pair, marks=pytest.mark.slow) for pair in OTHERS)]
+BINARY = [Diagonal(2, 0, 1, False, 2), Diagonal(2, 1, 1, True, 2), Stereotype(2, 0, 1, True, 2, 2)]
+"""A single free label, whose weights are folded into the factors of partners; with relations they differ by dyad."""
+
+PAIRS = [
+    (STRUCTURES[0], Log()),
+    *(pytest.param(*pair, marks=pytest.mark.slow) for pair in OTHERS + [(structure, Log()) for structure in BINARY]),
+]
 
 
 @pytest.mark.parametrize("loss", [*LOSSES, THRESHOLDS], ids=repr)
@@ -55,12 +61,17 @@ def test_curvature_is_positive_and_for_the_log_loss_exact(loss, seed):
 @pytest.mark.parametrize(("structure", "loss"), PAIRS, ids=repr)
 def test_sweeps_never_raise_the_objective_and_end_where_its_gradient_vanishes(structure, loss):
     # The log loss shares its kernels with other tests of unweighted dyads.
-    dyads = make_dyads(weighted=not isinstance(loss, Log), one_set=structure.one_set)
+    dyads = make_dyads(
+        weighted=not isinstance(loss, Log),
+        one_set=structure.one_set,
+        n_labels=structure.n_labels,
+        n_relations=3 if structure in BINARY else 1,
+    )
     objective = make_objective(structure, loss, dyads, "inverse_sqrt")
     theta = np.random.default_rng(1).normal(scale=0.5, size=objective.layout.size)
     values = []
     with CPU(1).bind(objective, dyads) as problem:
-        for _ in range(400):
+        for _ in range(800):
             theta = sweep(problem, theta)
             values.append(problem.value(theta))
         gradient = problem.value_and_gradient(theta)[1]

@@ -10,7 +10,7 @@ from scipy.stats import norm, t
 from threadpoolctl import threadpool_limits
 
 from dyads.data.dyads import Counts, Dyads, Side
-from dyads.engine import CPU, entity, posterior
+from dyads.engine import CPU, entity, posterior, sums
 from dyads.engine.posterior import Posterior, State
 from dyads.metrics import effective_sample_size
 from dyads.model.loss import Log
@@ -89,6 +89,7 @@ def test_gewekes_joint_distribution_test(name, monkeypatch):
     """Parameters and labels drawn in turn have the distribution of parameters drawn from the prior (Geweke 2004)."""
     monkeypatch.setattr(posterior, "BIAS_SPREAD", 1.0)
     monkeypatch.setattr(entity, "PART", 4)
+    monkeypatch.setattr(sums, "WIDEST", 4)
     structure, choices = CASES[name]
     objective, dyads = bound(structure, **choices)
     rng = np.random.default_rng(0)

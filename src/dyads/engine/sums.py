@@ -11,6 +11,9 @@ matrix product per group q: of the rows w_pq v_k of all groups p up to q with th
 such as biases, share a product for each r of the second term. The first term is zero for biases of different labels;
 entries that several labels share have a product for each label.
 
+With a single free label, as binary labels with a reference have, E has one line, and is folded into the factors:
+J[k] = E[group of k] v_k. A block is then one group of weight one, and dyads of all relations share tiles.
+
 The score of a self-link is quadratic in the block: its base and v depend on x, and are computed again at each x.
 """
 
@@ -37,6 +40,7 @@ from dyads.model.structure import (
     partner_shared,
     score,
     shared_label_weights,
+    slopes,
 )
 
 Array = np.ndarray[Any, Any]
@@ -47,9 +51,12 @@ NOT_ONE = 2.0
 WIDTH = 8
 """Loops over the dyads of a tile run up to a multiple of this: the rest of a vectorised loop is slow, one by one.
 
-What they compute beyond the last dyad enters no sum. With ten relations a tile has six dyads, and sweeps are then a
-sixth faster (54 and 45 ms).
+What they compute beyond the last dyad enters no sum. Where a tile had six dyads, sweeps were a sixth faster (54 and 45
+ms).
 """
+
+WIDEST = 64
+"""Most entries of a group of a single free label, so that large blocks can still be drawn in parts."""
 
 GATHERED_BYTES = 2**19
 """Memory for gathered tiles per task: they should stay in a core's second cache. Tiles beyond it are gathered again."""
@@ -110,6 +117,12 @@ class Groups(NamedTuple):
         owned = ((weights != 0).sum(axis=0) == 1) & (weights.sum(axis=0) == 1)
         return cls(start, np.where(owned, np.argmax(weights, axis=0), -1))
 
+    @classmethod
+    def of_single_label(cls, structure: Structure, size: int) -> "Groups":
+        """Return the groups of a block of `size` entries where one label is free and E is folded into the factors."""
+        start = np.append(np.arange(0, size, WIDEST), size)
+        return cls(start, np.full(len(start) - 1, int(structure.reference == 0)))
+
     def parts(self, most: int) -> "list[Part]":
         """Cut the block into parts of at most `most` entries.
 
@@ -164,6 +177,8 @@ class Gathered(NamedTuple):
     label : (n_slots, ROOM) label codes
     weight : (n_slots, ROOM) weights of the dyads
     E : (n_slots, n_labels, n_groups) label weights of the groups of the block
+    free : (n_labels,) mask of the free labels, if a single one is free; then E is folded into v
+    folded : (block size,) the label weights that v is multiplied by
     """
 
     first: Any
@@ -172,13 +187,17 @@ class Gathered(NamedTuple):
     label: Any
     weight: Any
     E: Any
+    free: Any
+    folded: Any
 
     @classmethod
-    def of(cls, n_labels: int, block_size: int, n_groups: int, most_tiles: int, memory: int) -> "Gathered":
+    def of(cls, structure: Structure, block_size: int, n_groups: int, most_tiles: int, memory: int) -> "Gathered":
+        n_labels = structure.n_labels
         slots = int(np.clip(memory // (8 * ROOM * (block_size + n_labels + 2)), 1, max(1, most_tiles)))
         v, base = np.zeros((slots, block_size, ROOM)), np.zeros((slots, n_labels, ROOM))
         label, weight = np.zeros((slots, ROOM), np.int64), np.zeros((slots, ROOM))
-        return cls(np.full(slots, -1), v, base, label, weight, np.empty((slots, n_labels, n_groups)))
+        E, free = np.empty((slots, n_labels, n_groups)), (np.arange(n_labels) != structure.reference).astype(np.float64)
+        return cls(np.full(slots, -1), v, base, label, weight, E, free, np.empty(block_size))
 
 
 class Work(NamedTuple):
@@ -215,7 +234,7 @@ class Work(NamedTuple):
         """`most_tiles` : the largest number of tiles of an entity; `memory` : for gathered tiles, in bytes."""
         n_labels, n_directions = specs.structure.n_labels, specs.loss.n_directions
         n_groups, size, block_size = len(part.group), len(part.entry), int(groups.start[-1])
-        gathered = Gathered.of(n_labels, block_size, len(groups.own), most_tiles, memory)
+        gathered = Gathered.of(specs.structure, block_size, len(groups.own), most_tiles, memory)
         tile, labels = (ROOM,), (n_labels, ROOM)
         C = Curvature(np.empty(labels), np.empty((n_directions, ROOM)), np.empty((n_directions, *labels)))
         s, g, value, total, pair = (np.empty(shape) for shape in (labels, labels, tile, tile, tile))
@@ -260,13 +279,15 @@ class EntitySums(NamedTuple):
     @property
     def groups(self) -> Groups:
         """The groups of a block."""
-        size = self.prior.centre.shape[1]
-        return Groups.of(self.specs.structure, Role(self.owned.role), size, self.blocks.shared.shape[1])
+        structure, size = self.specs.structure, self.prior.centre.shape[1]
+        if free_labels(structure) == 1:
+            return Groups.of_single_label(structure, size)
+        return Groups.of(structure, Role(self.owned.role), size, self.blocks.shared.shape[1])
 
     def work(self, groups: Groups, part: Part, memory: int = GATHERED_BYTES) -> Work:
         """Return scratch arrays for a task; `memory` : for gathered tiles, in bytes."""
         most = int(np.diff(self.owned.start).max(initial=0))
-        # A tile holds dyads of one relation.
+        # With several free labels, a tile holds dyads of one relation.
         most_tiles = -(-most // TILE) + len(self.blocks.shared) - 1
         return Work.of(self.specs, groups, part, most_tiles, memory)
 
@@ -345,14 +366,14 @@ def has_self_link(sums: Any, e: int) -> bool:
 def entity_pass(sums, e, x, part, curved, out, work):  # type: ignore[no-untyped-def]
     """See `sums_at`."""
     loss, owned, data = sums.specs.loss, sums.owned, sums.data
-    begin, last, tile = owned.start[e], owned.start[e + 1], 0
+    begin, last, tile, single = owned.start[e], owned.start[e + 1], 0, free_labels(sums.specs.structure) == 1
     total = 0.0
     if curved:
         for k in range(out.shape[0]):
             for j in range(out.shape[1]):
                 out[k, j] = 0
     while begin < last:
-        n = tile_size(data.relation, owned.order, begin, last, TILE)
+        n = min(last - begin, TILE) if single else tile_size(data.relation, owned.order, begin, last, TILE)
         m = (n + WIDTH - 1) // WIDTH * WIDTH
         slot = score_tile(sums, e, begin, n, m, tile, x, work)
         label, weight = work.gathered.label[slot], work.gathered.weight[slot]
@@ -399,7 +420,8 @@ def gather(sums, e, begin, n, slot, x, work):  # type: ignore[no-untyped-def]
     """
     structure, owned, blocks, data, gathered = sums.specs.structure, sums.owned, sums.blocks, sums.data, work.gathered
     v, base, E, order = gathered.v[slot], gathered.base[slot], gathered.E[slot], owned.order[begin : begin + n]
-    if owned.role == Role.SHARED or owned.role == Role.FEATURE:
+    single, of_entities = free_labels(structure) == 1, owned.role != Role.SHARED and owned.role != Role.FEATURE
+    if single or not of_entities:
         shared_label_weights(structure, E)
     else:
         label_weights(structure, blocks.shared[relation_at(data.relation, order[0])], E)
@@ -409,12 +431,29 @@ def gather(sums, e, begin, n, slot, x, work):  # type: ignore[no-untyped-def]
     elif owned.role == Role.COL:
         gather_rows(structure, data, order, blocks, v, base)
     elif owned.role == Role.NODE:
-        return gather_nodes(structure, data, order, blocks, owned.first + e, x, work.groups, E, v, base)
+        gather_nodes(structure, data, order, blocks, owned.first + e, x, v, base)
     elif owned.role == Role.SHARED:
         gather_pairs(structure, data, order, blocks, v, base)
     else:
         gather_amounts(owned.amount, begin, structure, data, order, blocks, v, base)
+    if single and of_entities:
+        fold(structure, data.relation, order, blocks.shared, gathered.free, gathered.folded, v)
+    if owned.role == Role.NODE:
+        return minus_self_links(data, order, work.groups, E, x, v, base)
     return True
+
+
+@kernel
+def fold(structure, relation, order, shared, free, folded, v):  # type: ignore[no-untyped-def]
+    """Multiply the factors of a tile by their label weights E, those of the only free label."""
+    begin = 0
+    while begin < order.size:
+        end = begin + tile_size(relation, order, begin, order.size, order.size)
+        slopes(structure, shared[relation_at(relation, order[begin])], free, folded)
+        for k in range(v.shape[0]):
+            for j in range(begin, end):
+                v[k, j] *= folded[k]
+        begin = end
 
 
 @kernel
@@ -461,30 +500,37 @@ def gather_rows(structure, data, order, blocks, v, base):  # type: ignore[no-unt
 
 
 @kernel
-def gather_nodes(structure, data, order, blocks, node, x, groups, E, v, base):  # type: ignore[no-untyped-def]
-    """WRITE the factors of the partners of a node with block x; ADD their part of the base; return if no one is itself.
+def gather_nodes(structure, data, order, blocks, node, x, v, base):  # type: ignore[no-untyped-def]
+    """WRITE the factors of the partners of a node with block x; ADD their part of the base.
 
-    The factors of a self-link are the sum over both roles; column TILE of v is scratch.
+    The factors of a self-link are the sum over both roles, and its base are its scores at x: see `minus_self_links`.
+    Column TILE of v is scratch.
     """
-    fixed = True
     for j in range(order.size):
         i = order[j]
         a, b, h = blocks.row[data.row[i]], blocks.col[data.col[i]], blocks.shared[relation_at(data.relation, i)]
         if data.row[i] == data.col[i]:
-            fixed = False
             partner_row(structure, x, v, j)
             partner_col(structure, x, v, TILE)
             for k in range(v.shape[0]):
                 v[k, j] += v[k, TILE]
             score(structure, x, x, h, base[:, j])
-            # Such that base + J x are the scores.
-            minus_linear(groups, E, x, v, base, j)
         elif data.row[i] == node:
             partner_row(structure, b, v, j)
             base_row(structure, b, h, base, j)
         else:
             partner_col(structure, a, v, j)
             base_col(structure, a, h, base, j)
+
+
+@kernel
+def minus_self_links(data, order, groups, E, x, v, base):  # type: ignore[no-untyped-def]
+    """SUBTRACT J x from the base of self-links, so that base + J x are their scores; return whether there are none."""
+    fixed = True
+    for j in range(order.size):
+        if data.row[order[j]] == data.col[order[j]]:
+            fixed = False
+            minus_linear(groups, E, x, v, base, j)
     return fixed
 
 
