@@ -118,8 +118,10 @@ class Groups(NamedTuple):
         return cls(start, np.where(owned, np.argmax(weights, axis=0), -1))
 
     @classmethod
-    def of_single_label(cls, structure: Structure, size: int) -> "Groups":
-        """Return the groups of a block of `size` entries where one label is free and E is folded into the factors."""
+    def folded(cls, structure: Structure, role: Role, size: int, shared_size: int) -> "Groups":
+        """Return the groups of a block where the label weights of a single free label are folded into the factors."""
+        if free_labels(structure) > 1:
+            return cls.of(structure, role, size, shared_size)
         start = np.append(np.arange(0, size, WIDEST), size)
         return cls(start, np.full(len(start) - 1, int(structure.reference == 0)))
 
@@ -279,10 +281,8 @@ class EntitySums(NamedTuple):
     @property
     def groups(self) -> Groups:
         """The groups of a block."""
-        structure, size = self.specs.structure, self.prior.centre.shape[1]
-        if free_labels(structure) == 1:
-            return Groups.of_single_label(structure, size)
-        return Groups.of(structure, Role(self.owned.role), size, self.blocks.shared.shape[1])
+        size = self.prior.centre.shape[1]
+        return Groups.folded(self.specs.structure, Role(self.owned.role), size, self.blocks.shared.shape[1])
 
     def work(self, groups: Groups, part: Part, memory: int = GATHERED_BYTES) -> Work:
         """Return scratch arrays for a task; `memory` : for gathered tiles, in bytes."""
