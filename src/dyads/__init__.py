@@ -23,6 +23,7 @@ _HOME = {
     "split": "dyads.data.split",
     "propensity": "dyads.estimators.propensity",
     "report": "dyads.report",
+    "progress_bar": "dyads.report.progress",
     "load": "dyads.estimators.kinds",
     "pairs_from_graph": "dyads.data.graph",
     "pairs_from_positives": "dyads.data.graph",

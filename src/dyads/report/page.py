@@ -406,7 +406,7 @@ def _lookup(model: Any, features: dict[str, Any]) -> tuple[dict[str, Any], str]:
     pairs = {names[0]: np.repeat(ids[0], len(ids[1])), names[1]: np.tile(ids[1], len(ids[0]))}
     if list(model.columns_) != names:
         return {"rows": [], "cols": [], "labels": [], "values": ""}, "Not available for a model with features of pairs."
-    proba = model.predict_proba(pairs, **features)
+    proba = model.predictions(pairs, **features).proba
     values = np.round(np.nan_to_num(proba) * 65535).astype("<u2")
     note = "All pairs of ids known to the model."
     if (len(ids[0]), len(ids[1])) != tuple(sizes):
