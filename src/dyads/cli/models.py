@@ -591,7 +591,7 @@ def explain(
     if model.record_.calibrator is not None:
         console.say("The model is calibrated: the parts are those of its log-odds before calibration.")
     if picture is not None:
-        console.save_picture(picture, lambda ax: report.plot_explanation(ax, explanation))
+        console.save_picture(picture, lambda ax: report.ExplanationDisplay.from_predictions(explanation, ax=ax))
 
 
 def fold_in(
