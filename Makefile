@@ -111,5 +111,5 @@ $(VENV)/.installed: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) benchmarks/.rivals benchmarks/.rivals-graphs benchmarks/.rivals-ranking build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache dyads-demo.png
+	rm -rf $(VENV) benchmarks/.rivals benchmarks/.rivals-graphs benchmarks/.rivals-ranking build dist .pytest_cache .mypy_cache .ruff_cache docs/.ruff_cache .import_linter_cache dyads-demo.png
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
