@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Real data for benchmarks, where it lies beside the checkout.
 export DYADS_DATA ?= $(wildcard $(CURDIR)/../shared/data)
 
-.PHONY: demo docs test test-slow lint types contracts check golden fuzz chaos bench bench-posterior speed rivals accuracy ranking reproduce reproduce-posterior clean
+.PHONY: demo dist docs pictures test test-slow lint types contracts check golden fuzz chaos bench bench-posterior speed rivals accuracy ranking reproduce reproduce-posterior clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dyads demo --force
@@ -46,6 +46,21 @@ chaos: $(VENV)/.installed
 # The documentation, in build/docs; warnings are errors.
 docs: $(VENV)/.installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+# The pictures of the guides, made by their code on published data. GUIDES=ratings makes those of one.
+pictures: $(VENV)/.installed
+	$(BIN)/python docs/pictures.py $(GUIDES)
+
+# The package: built, its metadata checked, installed into an empty environment, and its demo run there, away from the checkout.
+dist: $(VENV)/.installed
+	rm -rf dist build/fresh
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
+	$(PYTHON) -m venv build/fresh
+	build/fresh/bin/python -m pip install --quiet "$$(ls dist/*.whl)[plot]"
+	cd dist && ../build/fresh/bin/python -I -c 'import dyads; assert "build" in dyads.__file__, dyads.__file__; print(dyads.__file__)'
+	cd dist && ../build/fresh/bin/dyads demo --output demo.png --force
+	ls -l dist
 
 # Speed, memory and accuracy on real data: some minutes, and no test depends on it.
 bench: $(VENV)/.installed
@@ -96,5 +111,5 @@ $(VENV)/.installed: pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) benchmarks/.rivals benchmarks/.rivals-graphs benchmarks/.rivals-ranking build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache dyads-demo.png
+	rm -rf $(VENV) benchmarks/.rivals benchmarks/.rivals-graphs benchmarks/.rivals-ranking build dist .pytest_cache .mypy_cache .ruff_cache docs/.ruff_cache .import_linter_cache dyads-demo.png
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

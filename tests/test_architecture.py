@@ -182,7 +182,7 @@ MAPPINGS_IN_CALLS = {
     ("cli/app.py", "report"): GIVEN,
     ("cli/models.py", "Dialect"): FILE,
     ("report/page.py", "explain"): GIVEN,
-    ("report/page.py", "predict_proba"): GIVEN,
+    ("report/page.py", "predictions"): GIVEN,
     ("trained/predictions.py", "predict"): GIVEN,
     ("trained/predictions.py", "predict_proba"): GIVEN,
 }

@@ -8,6 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import stand_ins
+from dyads.datasets import published
+from dyads.datasets.sources import data_folder
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 PAGES = [
@@ -15,30 +19,91 @@ PAGES = [
 ]
 NUMBER = re.compile(r"\d+\.\d+")
 
+GUIDES = [path for path in PAGES if "dyads.datasets.published" in path.read_text()]
+"""Pages with published data."""
+
+WIDEST = 88
+"""Characters of a line of code, which a page shows without scrolling."""
+
 
 def words(text):
     return NUMBER.sub("#", text).replace("]", " ]").split()
 
 
-LONG = ("README.md", "solvers.md", "decisions.md", "index.md")
+def ran(page):
+    """The Python of a page, executed in the current folder."""
+    python = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    exec(compile("\n".join(python), str(page), "exec"), {"__name__": "__main__"})
+
+
+def check_printed(page, out):
+    shown = "".join(re.findall(r"```text\n(.*?)```", page.read_text(), re.DOTALL))
+    assert words(out) == words(shown)
+    found, expected = ([float(number) for number in NUMBER.findall(text)] for text in (out, shown))
+    assert found == pytest.approx(expected, abs=0.02), "single precision differs a little between processors"
+
+
+LONG = ("README.md", "solvers.md", "decisions.md", "index.md", "what-to-use.md")
 """Pages that take some ten seconds each: they sample, or search."""
 
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(path, id=path.name, marks=pytest.mark.slow if path.name in LONG else ()) for path in PAGES],
+    [
+        pytest.param(path, id=path.name, marks=pytest.mark.slow if path.name in LONG else ())
+        for path in PAGES
+        if path not in GUIDES
+    ],
 )
 @pytest.mark.filterwarnings("error::UserWarning")
 def test_every_example_prints_what_is_shown(page, tmp_path, monkeypatch, capsys):
-    text = page.read_text()
-    python, printed = (re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL) for kind in ("python", "text"))
     monkeypatch.chdir(tmp_path)
-    exec(compile("\n".join(python), str(page), "exec"), {"__name__": "__main__"})
-    out = capsys.readouterr().out
-    shown = "".join(printed)
-    assert words(out) == words(shown)
-    found, expected = ([float(number) for number in NUMBER.findall(text)] for text in (out, shown))
-    assert found == pytest.approx(expected, abs=0.02), "single precision differs a little between processors"
+    ran(page)
+    check_printed(page, capsys.readouterr().out)
+
+
+def pictures_of(page):
+    return re.findall(r"\]\(\.\./images/(\S+\.png)\)", page.read_text())
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_every_guide_runs_on_made_up_data_and_draws_its_pictures(page, tmp_path, monkeypatch):
+    """Everywhere, and in seconds: what it prints is for the published data alone."""
+    pytest.importorskip("matplotlib")
+    for name in re.findall(r"published import (\w+)", page.read_text()):
+        monkeypatch.setattr(published, name, getattr(stand_ins, name))
+    monkeypatch.chdir(tmp_path)
+    ran(page)
+    drawn = {path.name for path in tmp_path.glob("*.png")}
+    assert drawn == set(pictures_of(page))
+    assert 2 <= len(drawn) <= 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.name)
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_every_guide_prints_what_is_shown(page, tmp_path, monkeypatch, capsys):
+    for name in re.findall(r"published import (\w+)", page.read_text()):
+        source = {"movielens_100k": "ml-100k", "nips_coauthors": "nips234", "un_votes": "un-votes"}.get(name, name)
+        if not (data_folder() / source).exists():
+            pytest.skip(f"{source} is not in {data_folder()}")
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    ran(page)
+    check_printed(page, capsys.readouterr().out)
+
+
+def test_pictures_are_small():
+    for path in (ROOT / "docs" / "images").glob("*.png"):
+        assert path.stat().st_size < 60_000, path.name
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda p: p.name)
+def test_no_line_of_code_is_wider_than_the_page(page):
+    for code in re.findall(r"```(?:python|sh|console|text)\n(.*?)```", page.read_text(), re.DOTALL):
+        for line in code.splitlines():
+            assert len(line) <= WIDEST, line
 
 
 def test_both_commands_exist():

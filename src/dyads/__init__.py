@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     "LFLClassifier": "dyads.estimators.kinds",
@@ -23,6 +23,7 @@ _HOME = {
     "split": "dyads.data.split",
     "propensity": "dyads.estimators.propensity",
     "report": "dyads.report",
+    "progress_bar": "dyads.report.progress",
     "load": "dyads.estimators.kinds",
     "pairs_from_graph": "dyads.data.graph",
     "pairs_from_positives": "dyads.data.graph",

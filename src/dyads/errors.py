@@ -98,10 +98,18 @@ def shortened(values: Sequence[object]) -> str:
 LIBRARY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 
 
+DECORATING = "sklearn.callback."
+
+
 def caller_level() -> int:
-    """The `stacklevel` at which a warning of the caller points to the first frame outside this library."""
+    """The `stacklevel` at which a warning of the caller points to the first frame outside this library.
+
+    A method `fit` is called through scikit-learn's `with_callbacks`, whose frame is not outside either.
+    """
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(LIBRARY):
+    while frame.f_back is not None and (
+        frame.f_code.co_filename.startswith(LIBRARY) or frame.f_globals.get("__name__", "").startswith(DECORATING)
+    ):
         frame, level = frame.f_back, level + 1
     return level
 

@@ -20,7 +20,7 @@ from dyads.estimators.lfl import LFL
 from dyads.estimators.search import vanishing_l2
 from dyads.estimators.selection import evaluated, turned
 from dyads.model.loss import Squared
-from dyads.report.pictures import plot_cv_curve
+from dyads.report import SearchDisplay
 from shop import WITH, X, Y
 
 
@@ -172,8 +172,8 @@ def test_penalties_are_chosen_without_a_number_from_the_user():
         LFLClassifier(rank=2, random_state=0, solver="point").set_params(**search.best_params_).fit(train.X, train.y)
     )
     np.testing.assert_array_equal(search.predict_proba(test.X), chosen.predict_proba(test.X))
-    axes = plot_cv_curve(matplotlib.figure.Figure().subplots(), results)
-    assert axes.get_xscale() == "log"
+    shown = SearchDisplay.from_estimator(search, ax=matplotlib.figure.Figure().subplots())
+    assert shown.ax_.get_xscale() == "log"
 
 
 @pytest.mark.parametrize("width", [4.0, *(pytest.param(width, marks=pytest.mark.slow) for width in (2.0, 8.0))])

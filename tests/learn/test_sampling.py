@@ -279,17 +279,15 @@ def test_draws_fit_into_their_memory():
 def test_the_pictures_show_chains_mixing_and_one_dyad(ordinal):
     figure = pytest.importorskip("matplotlib.figure")
     trace, mixed, interval = figure.Figure().subplots(1, 3)
-    assert len(report.plot_trace(trace, ordinal).lines) == 2
-    assert "below 1.2" in report.plot_r_hat(mixed, ordinal).get_legend().get_texts()[0].get_text()
-    assert [text.get_text() for text in report.plot_interval(interval, ordinal, X[:1]).get_xticklabels()] == [
-        "1",
-        "2",
-        "3",
-    ]
+    assert len(report.TrainingDisplay.from_estimator(ordinal, ax=trace).ax_.lines) == 2
+    mixing = report.MixingDisplay.from_estimator(ordinal, ax=mixed)
+    assert "below 1.2" in mixing.ax_.get_legend().get_texts()[0].get_text()
+    shown = report.IntervalDisplay.from_estimator(ordinal, X[:1], ax=interval)
+    assert [text.get_text() for text in shown.ax_.get_xticklabels()] == ["1", "2", "3"]
     with pytest.raises(InputError, match="expected exactly one"):
-        report.plot_interval(interval, ordinal, X[:2])
+        report.IntervalDisplay.from_estimator(ordinal, X[:2], ax=interval)
     with pytest.raises(InputError, match="no chains"):
-        report.plot_trace(trace, LFLOrdinal(rank=1, solver="point").fit(X, STARS))
+        report.MixingDisplay.from_estimator(LFLOrdinal(rank=1, solver="point").fit(X, STARS), ax=mixed)
 
 
 def test_thompson_sampling_tries_what_is_uncertain(ordinal):

@@ -1,5 +1,6 @@
 """Pictures: on axes that are given, of what was asked for, and a sentence for what cannot be drawn."""
 
+import copy
 import re
 
 import numpy as np
@@ -20,44 +21,85 @@ def store():
     return LFLClassifier(rank=2, l2=1.0, random_state=0).fit(train.X, train.y), test
 
 
-def test_pictures_take_axes_and_return_them(store):
+def axes():
+    return Figure().subplots()
+
+
+def test_a_display_draws_on_axes_that_are_given_and_again_on_others(store):
     model, test = store
-    matrix = np.kron(np.eye(3), np.ones((4, 4)))
-    for draw in (
-        lambda ax: report.reliability_from_estimator(ax, model, test.X, test.y),
-        lambda ax: report.confusion_from_estimator(ax, model, test.X, test.y),
-        lambda ax: report.plot_latent_map(ax, model),
-        lambda ax: report.plot_ordered_matrix(ax, matrix, np.repeat(["a", "b", "c"], 4)),
-        lambda ax: report.plot_images(ax, {"first": np.zeros((2, 4, 4)), "second": np.ones((2, 4, 4))}),
+    for make in (
+        lambda ax: report.ReliabilityDisplay.from_estimator(model, test.X, test.y, ax=ax),
+        lambda ax: report.ConfusionDisplay.from_estimator(model, test.X, test.y, ax=ax),
+        lambda ax: report.TrainingDisplay.from_estimator(model, ax=ax),
+        lambda ax: report.MapDisplay.from_estimator(model, ax=ax),
+        lambda ax: report.ExplanationDisplay.from_estimator(
+            model, {name: column[:2] for name, column in test.X.items()}, dyad=1, ax=ax
+        ),
     ):
-        ax = Figure().subplots()
-        assert draw(ax) is ax
-    confusion = report.confusion_from_estimator(Figure().subplots(), model, test.X, test.y)
-    assert sum(int(text.get_text().replace(",", "")) for text in confusion.texts) == len(test.y)
-    blocks = report.plot_ordered_matrix(Figure().subplots(), matrix[:, ::-1][::-1], np.repeat([2, 1, 0], 4))
-    np.testing.assert_array_equal(np.asarray(blocks.images[0].get_array()), matrix)
+        first, second = axes(), axes()
+        display = make(first)
+        assert display.ax_ is first
+        assert display.figure_ is first.figure
+        assert display.plot(second) is display
+        assert display.ax_ is second
+        assert [len(ax.texts) for ax in (first, second)] == [len(first.texts)] * 2
+        for line, other in zip(first.lines, second.lines, strict=True):
+            np.testing.assert_array_equal(line.get_xydata(), other.get_xydata())
 
 
-def test_a_call_with_the_arguments_of_the_other_function_names_that_function(store):
+def test_without_axes_a_display_makes_a_figure(store, monkeypatch):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pyplot.switch_backend("agg")
+    shown = report.TrainingDisplay.from_estimator(store[0])
+    assert pyplot.gcf() is shown.figure_
+    pyplot.close(shown.figure_)
+
+
+def test_matrices_are_drawn_as_they_are(store):
     model, test = store
-    ax, proba, predicted = Figure().subplots(), model.predict_proba(test.X), model.predict(test.X)
+    confusion = report.ConfusionDisplay.from_estimator(model, test.X, test.y, ax=axes())
+    assert sum(int(text.get_text().replace(",", "")) for text in confusion.ax_.texts) == len(test.y)
+    assert confusion.counts.sum() == len(test.y)
+    matrix = np.kron(np.eye(3), np.ones((4, 4)))
+    blocks = report.plot_ordered_matrix(axes(), matrix[:, ::-1][::-1], np.repeat([2, 1, 0], 4))
+    np.testing.assert_array_equal(np.asarray(blocks.images[0].get_array()), matrix)
+    ax = axes()
+    assert report.plot_images(ax, {"first": np.zeros((2, 4, 4)), "second": np.ones((2, 4, 4))}) is ax
+
+
+def test_a_display_is_the_same_whatever_the_model_returns(store):
+    model, test = store
+    frames = copy.copy(model).set_output("pandas")
+    plain, other = (
+        report.ReliabilityDisplay.from_estimator(each, test.X, test.y, ax=axes()) for each in (model, frames)
+    )
+    for label in model.classes_:
+        np.testing.assert_array_equal(plain.curves[label], other.curves[label])
+
+
+def test_a_call_with_the_arguments_of_the_other_method_names_that_method(store):
+    model, test = store
+    reliability, confusion = report.ReliabilityDisplay, report.ConfusionDisplay
+    proba, predicted = model.predict_proba(test.X), model.predict(test.X)
     wrong = {
-        "reliability_from_estimator(ax, model, X, y)": [
-            lambda: report.plot_reliability(ax, model, test.X, test.y),
-            lambda: report.plot_reliability(ax, test.y, predicted, model.classes_),
-            lambda: report.plot_reliability(ax, np.column_stack(list(test.X.values())), test.y, model.classes_),
+        "ReliabilityDisplay.from_estimator(model, X, y)": [
+            lambda: reliability.from_predictions(model, test.X, test.y),
+            lambda: reliability.from_predictions(test.y, predicted, model.classes_),
+            lambda: reliability.from_predictions(np.column_stack(list(test.X.values())), test.y, model.classes_),
         ],
-        "confusion_from_estimator(ax, model, X, y)": [
-            lambda: report.plot_confusion(ax, model, test.X, test.y),
-            lambda: report.plot_confusion(ax, test.y, proba, model.classes_),
+        "ConfusionDisplay.from_estimator(model, X, y)": [
+            lambda: confusion.from_predictions(model, test.X, test.y),
+            lambda: confusion.from_predictions(test.y, proba, model.classes_),
         ],
-        "plot_reliability(ax, y, proba, classes)": [
-            lambda: report.reliability_from_estimator(ax, test.y, proba, model.classes_)
+        "ReliabilityDisplay.from_predictions(y, proba, classes)": [
+            lambda: reliability.from_estimator(test.y, proba, model.classes_)
         ],
-        "plot_confusion(ax, y, predicted, classes)": [
-            lambda: report.confusion_from_estimator(ax, test.y, predicted, model.classes_)
+        "ConfusionDisplay.from_predictions(y, predicted, classes)": [
+            lambda: confusion.from_estimator(test.y, predicted, model.classes_)
         ],
-        "expected matplotlib axes": [lambda: report.plot_reliability(test.y, proba, model.classes_, None)],
+        "expected matplotlib axes": [lambda: reliability.from_predictions(test.y, proba, model.classes_, ax=model)],
+        "without cv_results_": [lambda: report.SearchDisplay.from_estimator(model)],
+        "without trace_": [lambda: report.TrainingDisplay.from_estimator(LFLClassifier())],
     }
     for sentence, calls in wrong.items():
         for call in calls:
@@ -70,9 +112,9 @@ def test_a_weight_counts_as_often_as_it_says(store):
     weight = 1 + np.arange(len(test.y)) % 3
     again = np.repeat(np.arange(len(test.y)), weight)
     many = {name: column[again] for name, column in test.X.items()}
-    for draw in (report.reliability_from_estimator, report.confusion_from_estimator):
-        weighted = draw(Figure().subplots(), model, test.X, test.y, weight)
-        repeated = draw(Figure().subplots(), model, many, test.y[again])
+    for display in (report.ReliabilityDisplay, report.ConfusionDisplay):
+        weighted = display.from_estimator(model, test.X, test.y, sample_weight=weight, ax=axes()).ax_
+        repeated = display.from_estimator(model, many, test.y[again], ax=axes()).ax_
         assert [text.get_text() for text in weighted.texts] == [text.get_text() for text in repeated.texts]
         for line, other in zip(weighted.lines, repeated.lines, strict=True):
             np.testing.assert_allclose(line.get_xydata(), other.get_xydata())
@@ -81,16 +123,16 @@ def test_a_weight_counts_as_often_as_it_says(store):
 
 
 def test_every_label_is_in_the_legend():
-    labels = ["_hidden", "$x$", "a label that is much too long for any legend", "\n"]
-    ax = report.plot_reliability(Figure().subplots(), np.repeat(labels, 20), np.full((80, 4), 0.25), labels)
-    shown = [text.get_text().strip() for text in ax.get_legend().get_texts()[1:]]
-    assert shown == ["_hidden", "$x$", "a label that is much to…", "\N{REPLACEMENT CHARACTER}"]
+    labels, proba = ["_hidden", "$x$", "a label that is much too long for any legend", "\n"], np.full((80, 4), 0.25)
+    shown = report.ReliabilityDisplay.from_predictions(np.repeat(labels, 20), proba, labels, ax=axes())
+    texts = [text.get_text().strip() for text in shown.ax_.get_legend().get_texts()[1:]]
+    assert texts == ["_hidden", "$x$", "a label that is much to…", "\N{REPLACEMENT CHARACTER}"]
 
 
 def test_names_on_a_map_stay_within_it(store):
     model, _ = store
     figure = Figure(figsize=(5, 4), layout="constrained")
-    ax = report.plot_latent_map(figure.subplots(), model)
+    ax = report.MapDisplay.from_estimator(model, ax=figure.subplots()).ax_
     figure.draw_without_rendering()
     frame, boxes = ax.get_window_extent(), [text.get_window_extent() for text in ax.texts]
     assert len(boxes) > 5
@@ -101,5 +143,5 @@ def test_names_on_a_map_stay_within_it(store):
 def test_an_explanation_is_titled_by_its_pair(store):
     model, test = store
     table = model.explain({name: column[:2] for name, column in test.X.items()})
-    title = report.plot_explanation(Figure().subplots(), table, 1).get_title()
+    title = report.ExplanationDisplay.from_predictions(table, dyad=1, ax=axes()).ax_.get_title()
     assert title.endswith(f"for shopper {test.X['shopper'][1]} × product {test.X['product'][1]}")

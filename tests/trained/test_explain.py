@@ -8,7 +8,7 @@ import pytest
 
 from dyads import LFLClassifier, LFLLink, LFLOrdinal, LFLRelational, SideInformation
 from dyads.errors import InputError, UnknownIdWarning
-from dyads.report.pictures import plot_explanation
+from dyads.report import ExplanationDisplay
 from shop import ITEMS, USERS, WITH, X, Y, with_features
 
 NUMBERS = np.searchsorted(["maybe", "no", "yes"], Y)
@@ -109,7 +109,7 @@ def test_the_ids_are_repeated_under_their_own_names():
 def test_a_picture_of_one_dyad():
     figure = matplotlib.figure.Figure()
     model = LFLClassifier(rank=2, **WITH).fit(X, Y)
-    axes = plot_explanation(figure.subplots(), model.explain(X.head(3)), dyad=1)
-    assert {"latent", "row: age", "sum: log-odds"} <= {tick.get_text() for tick in axes.get_yticklabels()}
+    shown = ExplanationDisplay.from_estimator(model, X.head(3), dyad=1, ax=figure.subplots())
+    assert {"latent", "row: age", "sum: log-odds"} <= {tick.get_text() for tick in shown.ax_.get_yticklabels()}
     with pytest.raises(InputError, match="dyad=7 is not in the table: expected 0 to 2"):
-        plot_explanation(figure.subplots(), model.explain(X.head(3)), dyad=7)
+        ExplanationDisplay.from_predictions(model.explain(X.head(3)), dyad=7)

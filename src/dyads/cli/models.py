@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import io
-import math
 import os
 import shlex
 import time
@@ -150,6 +149,7 @@ def fit(
     from dyads.data.store import Pairs
     from dyads.estimators.kinds import ESTIMATORS
     from dyads.estimators.selection import SEARCHES, best_marginal, shortfall_of
+    from dyads.report.progress import course_of
 
     given_kind, kind = kind, kind or Kind.nominal
     inputs = (data, row_features, col_features)
@@ -227,10 +227,7 @@ def fit(
 
             def callback(step: Any) -> None:
                 resumed(step.iteration, "iteration")
-                known = not math.isnan(step.left)
-                end = step.seconds + step.left if known else None
-                left = f", {step.left:.0f} s left" if known else ""
-                update(step.seconds, end, f"iteration {step.iteration}, objective {step.objective:,.0f}{left}")
+                update(*course_of(step))
 
             plain = (X, y, sample_weight, None, callback, state, population_weight)
             arguments = (X, y, sample_weight, count_fits, state) if cv else plain
@@ -594,7 +591,7 @@ def explain(
     if model.record_.calibrator is not None:
         console.say("The model is calibrated: the parts are those of its log-odds before calibration.")
     if picture is not None:
-        console.save_picture(picture, lambda ax: report.plot_explanation(ax, explanation))
+        console.save_picture(picture, lambda ax: report.ExplanationDisplay.from_predictions(explanation, ax=ax))
 
 
 def fold_in(

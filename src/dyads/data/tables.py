@@ -3,6 +3,7 @@
 import numbers
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from importlib.util import find_spec
 from typing import Any
 
 import narwhals.stable.v2 as nw
@@ -10,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dyads.errors import DtypeError, InputError
+from dyads.errors import DtypeError, InputError, unknown_name
 
 
 def named_values(table: Any) -> dict[str, Any]:
@@ -104,16 +105,31 @@ def library_of(table: Any) -> str | None:
     return name if name in LIBRARIES else None
 
 
-def table_of(columns: Mapping[str, Any], library: str | None) -> Any:
-    """Make a table of a library; an Arrow table if that is None or not installed."""
+def check_library(library: str) -> None:
+    """Raise unless tables can be made in a library, one of `LIBRARIES`."""
+    if library not in LIBRARIES:
+        raise unknown_name("table", library, ("default", *LIBRARIES))
+    if find_spec(library) is None:
+        raise InputError(f"table={library!r} was given, but {library} is not installed: pip install {library}.")
+
+
+def table_of(columns: Mapping[str, Any], library: str | None, like: Any = None) -> Any:
+    """Make a table of a library; an Arrow table if that is None or not installed.
+
+    A pandas table has the index of `like`, where that is a pandas table too.
+    """
     arrays = (_of_numpy(column) if isinstance(column, np.ndarray) else pa.array(column) for column in columns.values())
     table = pa.table(dict(zip(columns, arrays, strict=True)))
     if library not in LIBRARIES or library == "pyarrow":
         return table
     try:
-        return nw.from_arrow(table, backend=library).to_native()
+        native = nw.from_arrow(table, backend=library).to_native()
     except ImportError:
         return table
+    index = nw.maybe_get_index(nw.from_native(like)) if library_of(like) == library else None
+    if index is not None:
+        native.index = index
+    return native
 
 
 def as_arrow(table: Any) -> pa.Table:

@@ -17,7 +17,7 @@ from dyads.errors import MissingDataError
 
 
 def movielens_100k(split: str | None = None, progress: Progress | None = None) -> Any:
-    """MovieLens 100K: user x film -> 1..5 stars; with age, gender and occupation of users, genres of films, and times.
+    """MovieLens 100K: user x film -> 1..5 stars; with features of users, genres and names of films, and times.
 
     `split` : "u1" to "u5", "ua" or "ub" returns the two data sets (train, test) of that published split; None returns
     all ratings.
@@ -34,11 +34,13 @@ def movielens_100k(split: str | None = None, progress: Progress | None = None) -
         {"item": films["item"].to_numpy(), "genre": [np.array(genres)[row].tolist() for row in flags]},
     )
 
+    names = {"item": dict(zip(films["item"].to_pylist(), films["title"].to_pylist(), strict=True))}
+
     def ratings(file: str) -> Dataset:
         table = _read_delimited(folder / file, "\t", ["user", "item", "rating", "time"])
         columns = {name: table[name].to_numpy() for name in table.column_names}
         X = {name: columns[name] for name in ("user", "item")}
-        return Dataset(X, columns["rating"], *side, time=columns["time"])
+        return Dataset(X, columns["rating"], *side, time=columns["time"], names=names)
 
     return ratings("u.data") if split is None else (ratings(f"{split}.base"), ratings(f"{split}.test"))
 
@@ -124,13 +126,21 @@ def alyawarra(progress: Progress | None = None) -> Dataset:
 
 
 def nations(progress: Progress | None = None) -> Dataset:
-    """Nations: country x country x relation -> 1 or 0; unknown cells are left out."""
+    """Nations: country x country x relation -> 1 or 0, with names of all; unknown cells are left out."""
     from scipy.io import loadmat
 
-    cells = loadmat(find("nations", progress) / "dnations.mat")["R"]
+    file = loadmat(find("nations", progress) / "dnations.mat")
+    cells = file["R"]
     known = ~np.isnan(cells)
     row, col, relation = np.nonzero(known)
-    return Dataset({"country": row, "other": col, "relation": relation}, cells[known].astype(np.int64))
+    countries, relations = (
+        {i: str(name.item()) for i, name in enumerate(file[what].ravel())} for what in ("countrynames", "relnnames")
+    )
+    return Dataset(
+        {"country": row, "other": col, "relation": relation},
+        cells[known].astype(np.int64),
+        names={"country": countries, "other": countries, "relation": relations},
+    )
 
 
 def wiki_vote(progress: Progress | None = None) -> Dataset:

@@ -63,6 +63,7 @@ class Dataset:
     y : (n,) labels
     row_features, col_features : dict of columns, of which the first holds the ids; empty if there are no features
     time : (n,) times of the labels, or None
+    names : for columns of ids that are numbers, what these are called, by id; empty where the publisher says nothing
     """
 
     X: dict[str, Array]
@@ -70,6 +71,7 @@ class Dataset:
     row_features: dict[str, Any] = field(default_factory=dict)
     col_features: dict[str, Any] = field(default_factory=dict)
     time: Array | None = None
+    names: dict[str, dict[int, str]] = field(default_factory=dict)
 
 
 def data_folder() -> Path:

@@ -12,6 +12,7 @@ from dyads.data.codes import numeric_values, read_labels, to_numpy, values_of
 from dyads.data.observations import Observations, read_weight, wanted_columns
 from dyads.data.store import Pairs
 from dyads.errors import InputError
+from dyads.estimators.callbacks import report_end, reported, with_callbacks
 from dyads.estimators.lfl import LFL
 from dyads.estimators.predictor import SAVED, SAVED_DIAGNOSTICS
 from dyads.estimators.search import read_data
@@ -30,7 +31,7 @@ class _Nominal(LFL):
 
     def decision_function(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Array:
         """Log-odds (n, n_labels); for two labels, log-odds (n,) of the second."""
-        odds = self.log_odds(X, row_features=row_features, col_features=col_features)
+        odds = self._log_odds(X, row_features, col_features)
         return odds[:, 1] - odds[:, 0] if odds.shape[1] == 2 else odds
 
 
@@ -231,6 +232,7 @@ class LFLLinkWalk(LFLLink):
 
     _structures = LFLLink._structures
 
+    @with_callbacks
     def fit(
         self,
         X: Any,
@@ -256,7 +258,8 @@ class LFLLinkWalk(LFLLink):
                 f"{observed.columns}: expected two labels, two columns of ids, and {LEAST_LINKS} links to 2^25. Use "
                 "LFLLink."
             )
-        model = clone(plain).fit(X, y, sample_weight, seen, callback, checkpoint, population_weight)
+        with reported(self, X, y, None, callback) as report:
+            model = clone(plain).fit(X, y, sample_weight, seen, report, checkpoint, population_weight)
         population = read_weight(population_weight, "population_weight")
         scored = cross_fitted(plain.set_params(unknown="prior"), read_data(X, y, sample_weight), population)
         dyads = model._read_more(model.record_, X, y, sample_weight).dyads
@@ -264,6 +267,7 @@ class LFLLinkWalk(LFLLink):
             if name.endswith("_"):
                 setattr(self, name, value)
         self.record_ = stacked(model.record_, *weighed(*scored), dyads, self._engine)
+        report_end(self, X, y)
         return self
 
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:

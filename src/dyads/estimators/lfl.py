@@ -39,6 +39,7 @@ from dyads.errors import (
     WeightWarning,
     caller_level,
 )
+from dyads.estimators.callbacks import CallbackSupportMixin, report_end, reported, with_callbacks
 from dyads.estimators.predictor import Predictor
 from dyads.estimators.search import chosen_l2, read_data
 from dyads.estimators.settings import (
@@ -104,7 +105,7 @@ FURTHER_SWEEPS = 50
 """Sweeps by which `partial_fit` goes on with a posterior: it starts from a draw, and needs little burn-in."""
 
 
-class LFL(Predictor):
+class LFL(CallbackSupportMixin, Predictor):
     """Training methods of all estimators, which produce a `Record`; `Predictor` has the methods that use it.
 
     `_structures` names the structures of an estimator, the default first.
@@ -157,6 +158,7 @@ class LFL(Predictor):
 
     # ---------------------------------------------------------------------------------------------------- fitting
 
+    @with_callbacks
     def fit(
         self,
         X: Any,
@@ -182,7 +184,9 @@ class LFL(Predictor):
             Further pairs (row id, column id) that were observed together, for models with ``implicit=True``.
         callback : callable, default None
             Called with a `dyads.learn.training.Progress` after each iteration. Returning True stops the fit. So does
-            Ctrl-C: the model is then what it was after the last iteration, and the interrupt is raised.
+            Ctrl-C: the model is then what it was after the last iteration, and the interrupt is raised. Beside it,
+            `set_callbacks` takes scikit-learn's callbacks, from its version 1.9 on; for a progress bar, see
+            `dyads.progress_bar`.
         checkpoint : path, default None
             A file that the state of the fit is written to every minute, when it is interrupted, and at the end. If it
             exists, a fit of the same model to the same data resumes from it, and the result is that of an uninterrupted
@@ -229,7 +233,9 @@ class LFL(Predictor):
             check_seed(checkpoint, kept["seeds"], seeds)
         seeds = kept.get("seeds", seeds)
         state.save("settings", {"seeds": seeds, "strengths": parts.strengths})
-        with _logged(self.verbose, callback) as monitored:
+        n_stages = 1 if features_of(self.features).training == "joint" else 2
+        planned = None if solver.planned is None else solver.planned * self.n_init * n_models * n_stages
+        with reported(self, X, y, planned, callback) as report, _logged(self.verbose, report) as monitored:
             run = FitRun(
                 engine=self._engine,
                 seed=seeds[0],
@@ -263,6 +269,7 @@ class LFL(Predictor):
             self.trained_on_ |= {"label": X.columns["label"], "weight": X.columns.get("weight")}
         is_short = solver_of(self.solver) is None and n_models > 1
         self._keep_course(first, ends, is_short)
+        report_end(self, X, y)
         self._tell_end(ends, interrupted, is_short)
         return self
 
@@ -348,6 +355,7 @@ class LFL(Predictor):
         if self.warm_start and hasattr(self, "record_"):
             return self.record_.parts.strengths
         template = clone(self)
+        template.__dict__.pop("_skl_callbacks", None)
         if self._ordered and self.order is None and y is not None:
             template.order = text_order(y)
         try:

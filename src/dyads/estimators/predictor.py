@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from dyads.data.codes import Codes, Vocabulary, label_codes, numeric_values, read_labels, to_numpy
 from dyads.data.features import Features
 from dyads.data.observations import read_dyads, read_ids, read_pairs, read_weight
-from dyads.data.tables import LIBRARIES, library_of, read_column, table_of
+from dyads.data.tables import LIBRARIES, check_library, library_of, read_column, table_of
 from dyads.engine import Engine, Query
 from dyads.errors import (
     InputError,
@@ -94,6 +94,32 @@ class Predictor(ClassifierMixin, NestedParameters):
     def _engine(self) -> Engine:
         """The engine that computes the sums over dyads."""
         return engine_of(self.engine)
+
+    def set_output(self, table: str) -> Self:
+        """Choose what the methods that predict return: "pandas", "polars" or "pyarrow" tables, or "default".
+
+        Arrays with a column for each label become tables with the labels as names, one line per dyad; a pandas table
+        has the index of X. These are the arrays of `predict_proba`, `log_odds`, `predict_set` and, with the columns
+        "a_lower" and "a_upper" of a label "a", `predict_interval`. Methods that return tables, such as `recommend` and
+        `explain`, return them in this library. By default, they follow the table of the fit (`library_`).
+
+        The choice is the model's own: scikit-learn's `clone`, and so its searches and scorers of clones, and model
+        files go back to the default.
+        """
+        if table == "default":
+            self.__dict__.pop("_output", None)
+        else:
+            check_library(table)
+            self._output = table
+        return self
+
+    def _by_label(self, array: Array, X: Any, suffixes: tuple[str, ...] = ("",)) -> Any:
+        """An array (n, n_labels, ...) as it is, or as the table that `set_output` asks for, a column per suffix."""
+        library = getattr(self, "_output", None)
+        if library is None:
+            return array
+        names = [f"{label}{suffix}" for label in self.classes_ for suffix in suffixes]
+        return table_of(dict(zip(names, array.reshape(len(array), -1).T, strict=True)), library, X)
 
     def _look_up(self, X: Any, row_features: Any, col_features: Any) -> tuple[Record, list[Codes], Any]:
         """The record, with the given features if any, and the codes and features of the dyads of X."""
@@ -174,16 +200,22 @@ class Predictor(ClassifierMixin, NestedParameters):
             for name, proba in record.marginals(codes).items()
         }
 
-    def predict_proba(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Array:
-        """Probability of each label (n, n_labels); columns in the order of `classes_`. See `predictions`."""
-        return self.predictions(X, row_features=row_features, col_features=col_features).proba
+    def predict_proba(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Any:
+        """Probability of each label (n, n_labels); columns in the order of `classes_`. See `predictions`.
 
-    def log_odds(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Array:
-        """Log-odds of each label (n, n_labels), before calibration.
+        An array, or a table: see `set_output`.
+        """
+        return self._by_label(self.predictions(X, row_features=row_features, col_features=col_features).proba, X)
+
+    def log_odds(self, X: Any, *, row_features: Any = None, col_features: Any = None) -> Any:
+        """Log-odds of each label (n, n_labels), before calibration; an array, or a table: see `set_output`.
 
         They are relative to the reference label, log p_y - log p_reference. Without a reference they are relative to
         the geometric mean of the labels, log p_y - mean over labels of log p.
         """
+        return self._by_label(self._log_odds(X, row_features, col_features), X)
+
+    def _log_odds(self, X: Any, row_features: Any, col_features: Any) -> Array:
         predicted = self.predictions(X, row_features=row_features, col_features=col_features)
         return self.record_.parts.log_odds(predicted.scores)
 
@@ -261,10 +293,10 @@ class Predictor(ClassifierMixin, NestedParameters):
             )
         return proba, label, weight
 
-    def predict_set(
-        self, X: Any, coverage: float = 0.9, *, row_features: Any = None, col_features: Any = None
-    ) -> Array:
+    def predict_set(self, X: Any, coverage: float = 0.9, *, row_features: Any = None, col_features: Any = None) -> Any:
         """Conformal prediction sets: mask (n, n_labels) of the labels in each set, in the order of `classes_`.
+
+        An array, or a table: see `set_output`.
 
         For dyads exchangeable with those of `conformalize`, the set contains the true label with probability `coverage`
         or more, however good the model is. The guarantee is marginal: it does not hold for each row, column or label
@@ -274,7 +306,7 @@ class Predictor(ClassifierMixin, NestedParameters):
         refuse_nan(proba)
         if self.record_.nonconformity is None:
             raise InputError("The model was not conformalized: call conformalize(X, y) on held-out dyads first.")
-        return conformal_sets(proba, self.record_.nonconformity, coverage)
+        return self._by_label(conformal_sets(proba, self.record_.nonconformity, coverage), X)
 
     def sample_proba(
         self, X: Any, n: int | None = None, *, row_features: Any = None, col_features: Any = None
@@ -290,8 +322,10 @@ class Predictor(ClassifierMixin, NestedParameters):
 
     def predict_interval(
         self, X: Any, level: float = 0.9, *, row_features: Any = None, col_features: Any = None
-    ) -> Array:
+    ) -> Any:
         """Credible intervals of the probabilities (n, n_labels, 2): lower and upper bound. Only for a posterior.
+
+        An array, or a table: see `set_output`.
 
         Each probability lies in its interval with posterior probability `level`; that draws are few, or alike, widens
         it. The width measures the uncertainty about the probability, not about the label.
@@ -299,7 +333,8 @@ class Predictor(ClassifierMixin, NestedParameters):
         record, codes, features = self._look_up(X, row_features, col_features)
         check_posterior(record)
         effective = float(np.median(self.diagnostics_["effective_samples"]))
-        return self._nan_unknown(codes, interval(record, level, effective, codes, features, self._engine), axis=0)
+        bounds = self._nan_unknown(codes, interval(record, level, effective, codes, features, self._engine), axis=0)
+        return self._by_label(bounds, X, ("_lower", "_upper"))
 
     def to_arviz(self, X: Any = None, y: Any = None) -> Any:
         """The posterior draws as an `arviz.InferenceData`, chains apart. Only for a posterior.
@@ -714,8 +749,9 @@ class Predictor(ClassifierMixin, NestedParameters):
 
 
 def returned_table(model: Any, columns: Mapping[str, Any], argument: Any) -> Any:
-    """A table of the library of the model's fit; if it has none, of the library of an argument of the call."""
-    return table_of(columns, getattr(model, "library_", None) or library_of(argument))
+    """A table of the library of `set_output`; else of the model's fit; else of an argument of the call."""
+    chosen = getattr(model, "_output", None) or getattr(model, "library_", None)
+    return table_of(columns, chosen or library_of(argument))
 
 
 def _ranked(record: Record, asked: pa.Array, best: Best, relation: int, turned: bool) -> dict[str, Any]:

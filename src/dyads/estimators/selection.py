@@ -27,6 +27,7 @@ from dyads.errors import (
     VanishedWarning,
     caller_level,
 )
+from dyads.estimators.callbacks import report_end, reported, with_callbacks
 from dyads.estimators.kinds import LFLClassifier, LFLOrdinal
 from dyads.estimators.lfl import LFL
 from dyads.estimators.predictor import returned_table
@@ -259,7 +260,7 @@ def calibration_by_label(model: Any, X: Any, y: Any, sample_weight: Any = None) 
     Returns a tidy table of label, share, ece, reliability, resolution and uncertainty; see
     `metrics.brier_decomposition`.
     """
-    proba, truth, classes = model.predict_proba(X), read_labels(y), model.classes_
+    proba, truth, classes = predictions_of(model, X).proba, read_labels(y), model.classes_
     parts = metrics.brier_decomposition(truth, proba, classes, sample_weight)
     share_and_ece = []
     for code, label in enumerate(classes):
@@ -349,6 +350,7 @@ class _CV(LFL):
         self.cv = cv
         self.n_jobs = n_jobs
 
+    @with_callbacks
     def fit(  # type: ignore[override]  # The callback of a search counts fits, not iterations.
         self,
         X: Any,
@@ -418,12 +420,13 @@ class _CV(LFL):
         template, data, folds = search.template, search.data, search.folds
         paths, side = self._paths(search)
         search.planned = (sum(path.n_fits for path in paths) + (0 if side is None else side.n_fits)) * len(folds)
-        search.judge(paths)
-        best = clone(template).set_params(**search.best.params)
-        if side is not None and ("l2__side" in (self.grid or ()) or self._has_features(best, data[0])):
-            search.judge([side._replace(fixed=search.best.params)])
-        elif side is not None:
-            search.planned -= side.n_fits * len(folds)
+        with reported(self, X, y, search.planned, search.callback) as search.callback:
+            search.judge(paths)
+            best = clone(template).set_params(**search.best.params)
+            if side is not None and ("l2__side" in (self.grid or ()) or self._has_features(best, data[0])):
+                search.judge([side._replace(fixed=search.best.params)])
+            elif side is not None:
+                search.planned -= side.n_fits * len(folds)
         self.cv_results_, self.best_index_ = search.results()
         self.best_params_ = search.best.params
         self.best_score_ = float(self.cv_results_["mean_test_score"][self.best_index_])
@@ -447,6 +450,7 @@ class _CV(LFL):
         self.held_out_ = {"model": -self.best_score_} | search.marginals()
         chosen_values = {name: to_json(value) for name, value in search.best.params.items()}
         self.trained_on_ = {**self.trained_on_, "chosen": chosen_values}
+        report_end(self, X, y)
         return self
 
     def _paths(self, search: Search) -> tuple[list[Path], Path | None]:

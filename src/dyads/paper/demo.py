@@ -13,7 +13,7 @@ from dyads.data.files import replacing
 from dyads.datasets.synthetic import Synthetic, make_store
 from dyads.estimators.kinds import LFLClassifier
 from dyads.learn.training import Progress
-from dyads.report.pictures import plot_reliability
+from dyads.report.pictures import ReliabilityDisplay
 
 
 class Demo(NamedTuple):
@@ -81,6 +81,7 @@ def draw(demo: Demo, path: Path) -> None:
     figure = Figure(figsize=(10, 5), layout="constrained")
     drawn = {"As fitted": demo.uncalibrated, "Calibrated on other pairs": demo.proba}
     for ax, (title, proba) in zip(figure.subplots(1, 2), drawn.items(), strict=True):
-        plot_reliability(ax, demo.held_out.y, proba, demo.held_out.classes).set_title(title)
+        ReliabilityDisplay.from_predictions(demo.held_out.y, proba, demo.held_out.classes, ax=ax)
+        ax.set_title(title)
     with replacing(path) as file:
         figure.savefig(file, dpi=120, format=path.suffix[1:])

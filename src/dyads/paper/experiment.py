@@ -546,7 +546,7 @@ def _reconstructions(ax: Any, model: Any, task: Task) -> None:
 
 
 def _map(ax: Any, model: Any, task: Task) -> None:
-    report.plot_latent_map(ax, model, side="row")
+    report.MapDisplay.from_estimator(model, ax=ax)
 
 
 PICTURES: dict[str, tuple[Callable[[Any, Any, Task], None], tuple[float, float]]] = {

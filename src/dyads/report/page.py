@@ -286,27 +286,28 @@ def _pictures(model: Any, truth: Array, proba: Array, predicted: Array, weight: 
     classes = model.classes_[most]
     cut = f" of the {len(most)} most frequent labels" if len(most) < len(model.classes_) else ""
     counted = "numbers of pairs" if weight is None else "summed weights"
-    drawn: dict[str, Callable[[Any], Any]] = {
-        f"Reliability{cut}, with 90% intervals of the observed frequency": lambda ax: pictures.plot_reliability(
-            ax, truth, proba[:, most], classes, weight
+    drawn: dict[str, Callable[..., pictures.Display]] = {
+        f"Reliability{cut}, with 90% intervals of the observed frequency": functools.partial(
+            pictures.ReliabilityDisplay.from_predictions, truth, proba[:, most], classes, sample_weight=weight
         ),
-        f"Confusion{cut}: {counted}, coloured by share of the true label": lambda ax: pictures.plot_confusion(
-            ax, truth, predicted, classes, weight
+        f"Confusion{cut}: {counted}, coloured by share of the true label": functools.partial(
+            pictures.ConfusionDisplay.from_predictions, truth, predicted, classes, sample_weight=weight
         ),
     }
+    training = functools.partial(pictures.TrainingDisplay.from_estimator, model)
     if hasattr(model, "diagnostics_"):
         title = "Trace of the sampler: after the burn-in it should be level"
-        drawn[title] = lambda ax: pictures.plot_trace(ax, model)
+        drawn[title] = training
         if np.isfinite(model.diagnostics_["r_hat"]).all():
             title = "R-hat of monitored predictions: near 1 where chains, or halves of one, agree"
-            drawn[title] = lambda ax: pictures.plot_r_hat(ax, model)
+            drawn[title] = functools.partial(pictures.MixingDisplay.from_estimator, model)
     else:
-        drawn["Training: objective by iteration"] = lambda ax: pictures.plot_training_curve(ax, model.trace_)
+        drawn["Training: objective by iteration"] = training
     if model.record_.best_model.latent(np.arange(1), "row").size > 1:
         for side, what, vocabulary in zip(("row", "col"), ("rows", "columns"), known.vocabularies, strict=False):
             if len(vocabulary) > 2 and not (side == "col" and known.one_set):
                 title = f"Map of {what} ({vocabulary.name}): near points have similar labels"
-                drawn[title] = functools.partial(pictures.plot_latent_map, model=model, side=side, most=40)
+                drawn[title] = functools.partial(pictures.MapDisplay.from_estimator, model, side=side, most=40)
     return "".join(_picture(title, draw) for title, draw in drawn.items())
 
 
@@ -321,7 +322,7 @@ STYLE: dict[Any, Any] = {
 """Settings of matplotlib for the pictures of the page."""
 
 
-def _picture(title: str, draw: Callable[[Any], Any]) -> str:
+def _picture(title: str, draw: Callable[..., pictures.Display]) -> str:
     """HTML of a picture, as SVG within the page: on its background and in its text colour, light or dark."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -330,7 +331,7 @@ def _picture(title: str, draw: Callable[[Any], Any]) -> str:
     with rc_context(STYLE | {"svg.hashsalt": title}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         figure = Figure(figsize=(5, 4), layout="constrained")
-        draw(figure.subplots()).set_title("")
+        draw(ax=figure.subplots()).ax_.set_title("")
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(file, format="svg", dpi=144, transparent=True, metadata=nothing)
     drawing = ElementTree.fromstring(file.getvalue())
@@ -406,7 +407,7 @@ def _lookup(model: Any, features: dict[str, Any]) -> tuple[dict[str, Any], str]:
     pairs = {names[0]: np.repeat(ids[0], len(ids[1])), names[1]: np.tile(ids[1], len(ids[0]))}
     if list(model.columns_) != names:
         return {"rows": [], "cols": [], "labels": [], "values": ""}, "Not available for a model with features of pairs."
-    proba = model.predict_proba(pairs, **features)
+    proba = model.predictions(pairs, **features).proba
     values = np.round(np.nan_to_num(proba) * 65535).astype("<u2")
     note = "All pairs of ids known to the model."
     if (len(ids[0]), len(ids[1])) != tuple(sizes):

@@ -1,7 +1,15 @@
-"""Plots of models and predictions, on matplotlib axes (extra ``dyads[plot]``)."""
+"""Pictures of models and their predictions, as scikit-learn's displays (extra ``dyads[plot]``).
 
+A display is made by `from_estimator` of a fitted model, or by `from_predictions`. It holds what it shows, and `plot`
+draws it again. `ax` : matplotlib axes to draw on, new ones by default; they are then `ax_`, in the figure `figure_`.
+"""
+
+import copy
 import unicodedata
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 
@@ -10,10 +18,12 @@ from dyads.data.tables import named_values, read_column
 from dyads.errors import InputError
 from dyads.learn.sampling import MIXED
 from dyads.metrics import BINS, reliability, reliability_band
+from dyads.trained.predictions import predictions_of
+
+Array = np.ndarray[Any, Any]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Palette of Okabe and Ito, safe for colour-blind readers."""
-
 
 MARKERS = "os^D"
 """Markers of lines: the next one once all colours are used."""
@@ -25,58 +35,431 @@ LONGEST = 24
 """Longest text of an id or label in a picture, in characters; longer ones are cut."""
 
 
-def plot_reliability(ax: Any, y: Any, proba: Any, classes: Any, sample_weight: Any = None) -> Any:
-    """Plot observed frequency against predicted probability, one line per label; the diagonal is perfect calibration.
+class Display(ABC):
+    """A picture: what it shows, and how that is drawn.
 
-    `y` : (n,) true labels; `proba` : (n, n_labels) probabilities; `classes` : (n_labels,) labels in the order of the
-    columns of `proba`; `sample_weight` : (n,) or None. The bins of a label have about equal weight, and few dyads have
-    few bins; the bands are 90% bootstrap intervals over the dyads. For a fitted model, call
-    `reliability_from_estimator`.
+    Attributes
+    ----------
+    ax_, figure_ : the matplotlib axes that it was drawn on last, and their figure
     """
-    truth = _read_truth(ax, y, classes, "reliability")
-    if np.shape(proba) != truth.shape:
-        raise InputError(
-            f"proba has shape {np.shape(proba)}: expected {truth.shape}, one line per label of y and one column per "
-            "class. For a fitted model, call reliability_from_estimator(ax, model, X, y)."
-        )
-    proba, n_bins = np.asarray(proba, dtype=np.float64), max(2, min(BINS, len(truth) // DYADS_PER_BIN))
-    ax.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--", label="calibrated")
-    for index, label in enumerate(classes):
-        judged = truth[:, index], proba[:, index], sample_weight
-        confidence, frequency, _ = reliability(*judged, n_bins=n_bins)
-        colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index // len(COLOURS) % len(MARKERS)]
-        ax.fill_between(*reliability_band(*judged, n_bins=n_bins), color=colour, alpha=0.2, linewidth=0)
-        ax.plot(confidence, frequency, marker=marker, markersize=4, linewidth=1.2, color=colour, label=_text(label))
-    ax.set(xlabel="predicted probability", ylabel="observed frequency", xlim=(0, 1), ylim=(0, 1), aspect="equal")
-    ax.set_title("Reliability on held-out pairs")
-    ax.legend(frameon=False)
-    return ax
+
+    ax_: Any
+    figure_: Any
+
+    def plot(self, ax: Any = None) -> Self:
+        """Draw the picture on matplotlib axes, by default on those of a new figure."""
+        if ax is None:
+            from matplotlib import pyplot
+
+            _, ax = pyplot.subplots(layout="constrained")
+        if not hasattr(ax, "plot"):
+            raise InputError(f"ax is of type {type(ax).__name__}: expected matplotlib axes.")
+        self._draw(ax)
+        self.ax_, self.figure_ = ax, ax.figure
+        return self
+
+    @abstractmethod
+    def _draw(self, ax: Any) -> None: ...
 
 
-def _read_truth(ax: Any, y: Any, classes: Any, plot: str) -> Any:
-    """Labels as a mask (n, n_labels), one column per class; refuses the arguments of `{plot}_from_estimator`."""
-    if not hasattr(ax, "plot"):
-        raise InputError(f"The first argument is of type {type(ax).__name__}: expected matplotlib axes.")
+@dataclass(eq=False)
+class ReliabilityDisplay(Display):
+    """Observed frequency against predicted probability, one line per label; the diagonal is perfect calibration.
+
+    The bins of a label have about equal weight, and few dyads have few bins; the bands are 90% bootstrap intervals over
+    the dyads.
+
+    Attributes
+    ----------
+    curves : for each label, the mean probability and the frequency of each bin (n_bins,)
+    bands : for each label, probabilities, and lower and upper bounds of the frequency there
+    """
+
+    curves: dict[Any, tuple[Array, Array]]
+    bands: dict[Any, tuple[Array, Array, Array]]
+
+    @classmethod
+    def from_estimator(cls, model: Any, X: Any, y: Any, *, sample_weight: Any = None, ax: Any = None) -> Self:
+        """The reliability of any fitted model with `predict_proba` on labelled dyads that it was not fitted to."""
+        _check_model(model, "predict_proba", f"{cls.__name__}.from_predictions(y, proba, classes)")
+        predicted = predictions_of(model, X)
+        return cls.from_predictions(y, predicted.proba, predicted.classes, sample_weight=sample_weight, ax=ax)
+
+    @classmethod
+    def from_predictions(cls, y: Any, proba: Any, classes: Any, *, sample_weight: Any = None, ax: Any = None) -> Self:
+        """The reliability of probabilities.
+
+        `y` : (n,) true labels; `proba` : (n, n_labels) probabilities; `classes` : (n_labels,) labels in the order of
+        the columns of `proba`; `sample_weight` : (n,) or None.
+        """
+        truth = _read_truth(y, classes, cls)
+        if np.shape(proba) != truth.shape:
+            raise InputError(
+                f"proba has shape {np.shape(proba)}: expected {truth.shape}, one line per label of y and one column "
+                f"per class. For a fitted model, call {cls.__name__}.from_estimator(model, X, y)."
+            )
+        proba, n_bins = np.asarray(proba, dtype=np.float64), max(2, min(BINS, len(truth) // DYADS_PER_BIN))
+        curves, bands = {}, {}
+        for index, label in enumerate(classes):
+            judged = truth[:, index], proba[:, index], sample_weight
+            confidence, frequency, _ = reliability(*judged, n_bins=n_bins)
+            curves[label], bands[label] = (confidence, frequency), reliability_band(*judged, n_bins=n_bins)
+        return cls(curves, bands).plot(ax)
+
+    def _draw(self, ax: Any) -> None:
+        ax.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--", label="calibrated")
+        for index, (label, curve) in enumerate(self.curves.items()):
+            colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index // len(COLOURS) % len(MARKERS)]
+            ax.fill_between(*self.bands[label], color=colour, alpha=0.2, linewidth=0)
+            ax.plot(*curve, marker=marker, markersize=4, linewidth=1.2, color=colour, label=_text(label))
+        ax.set(xlabel="predicted probability", ylabel="observed frequency", xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        ax.set_title("Reliability on held-out pairs")
+        ax.legend(frameon=False)
+
+
+@dataclass(eq=False)
+class ConfusionDisplay(Display):
+    """The confusion matrix: numbers of dyads, or their summed weights, coloured by their share of the true label.
+
+    Attributes
+    ----------
+    counts : (n_labels, n_labels) numbers of dyads, or summed weights, by true and by predicted label
+    classes : (n_labels,) labels
+    weighted : whether these are weights
+    """
+
+    counts: Array
+    classes: Any
+    weighted: bool
+
+    @classmethod
+    def from_estimator(cls, model: Any, X: Any, y: Any, *, sample_weight: Any = None, ax: Any = None) -> Self:
+        """The confusion matrix of any fitted model on labelled dyads that it was not fitted to."""
+        _check_model(model, "predict", f"{cls.__name__}.from_predictions(y, predicted, classes)")
+        return cls.from_predictions(y, model.predict(X), model.classes_, sample_weight=sample_weight, ax=ax)
+
+    @classmethod
+    def from_predictions(
+        cls, y: Any, predicted: Any, classes: Any, *, sample_weight: Any = None, ax: Any = None
+    ) -> Self:
+        """The confusion matrix of predicted labels.
+
+        `y`, `predicted` : (n,) true and predicted labels; `classes` : (n_labels,); `sample_weight` : (n,) or None.
+        """
+        truth = _read_truth(y, classes, cls)
+        if np.shape(predicted) != np.shape(y):
+            raise InputError(
+                f"y has shape {np.shape(y)} and predicted has shape {np.shape(predicted)}: expected one predicted label"
+                f" per label of y. For a fitted model, call {cls.__name__}.from_estimator(model, X, y)."
+            )
+        weight = np.ones(len(truth)) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+        if weight.shape != (len(truth),):
+            raise InputError(f"sample_weight has shape {weight.shape}: expected ({len(truth)},), one weight per dyad.")
+        chosen = np.asarray(predicted)[:, None] == np.asarray(classes)
+        return cls((truth * weight[:, None]).T @ chosen, classes, sample_weight is not None).plot(ax)
+
+    def _draw(self, ax: Any) -> None:
+        from matplotlib.colors import LinearSegmentedColormap
+
+        counts = self.counts
+        shares = counts / np.maximum(counts.sum(axis=1), np.finfo(float).tiny)[:, None]
+        # From transparent to blue: it suits light and dark backgrounds.
+        ax.imshow(
+            shares, vmin=0, vmax=1, interpolation="nearest",
+            cmap=LinearSegmentedColormap.from_list("share", [COLOURS[0] + "00", COLOURS[0] + "ff"]),
+        )  # fmt: skip
+        if len(self.classes) <= 12:
+            digits = 0 if not self.weighted or counts.max() >= 100 else 2
+            for true, choice in np.ndindex(counts.shape):
+                colour = {"color": "white"} if shares[true, choice] > 0.8 else {}
+                ax.text(choice, true, f"{counts[true, choice]:,.{digits}f}", {"ha": "center", "va": "center"} | colour)
+        names = [_text(label) for label in self.classes]
+        ax.set_xticks(range(len(names)), names, rotation=90 if len(names) * max(map(len, names)) > 45 else 0)
+        ax.set_yticks(range(len(names)), names)
+        ax.set(xlabel="predicted label", ylabel="true label")
+        counted = "summed weights" if self.weighted else "numbers of pairs"
+        ax.set_title(f"Confusion: {counted}, coloured by share of the true label", wrap=True)
+
+
+@dataclass(eq=False)
+class TrainingDisplay(Display):
+    """How a fit went: the objective of each restart, and the held-out loss if there is one, by iteration.
+
+    Of a posterior, the negative log-likelihood of each chain by sweep; the burn-in is grey, and after it the lines
+    should be level.
+
+    Attributes
+    ----------
+    trace : the trace of the fit, `trace_`
+    burn_in : sweeps of the burn-in of a posterior; None for a point estimate
+    """
+
+    trace: Mapping[str, Any]
+    burn_in: int | None
+
+    @classmethod
+    def from_estimator(cls, model: Any, *, ax: Any = None) -> Self:
+        """The training of a fitted model of this library."""
+        _check_model(model, "trace_")
+        diagnostics = getattr(model, "diagnostics_", None)
+        return cls(model.trace_, None if diagnostics is None else diagnostics["burn_in"]).plot(ax)
+
+    def _draw(self, ax: Any) -> None:
+        init, iteration, value = (np.asarray(self.trace[name]) for name in ("init", "iteration", "objective"))
+        samples = self.burn_in is not None
+        for index in np.unique(init):
+            this, name = init == index, f"chain {index + 1}" if samples else None
+            colour = COLOURS[index % len(COLOURS) if samples else 0]
+            ax.plot(iteration[this], value[this], color=colour, linewidth=1 if samples else 1.5, label=name)
+        ax.set_title("Training")
+        if samples:
+            ax.axvspan(0, self.burn_in, color="0.5", alpha=0.2, linewidth=0, label="burn-in")
+            ax.set(xlabel="sweep", ylabel="negative log-likelihood (sum over dyads)", xlim=(0, None))
+            ax.legend(frameon=False)
+            return
+        ax.set(xlabel="iteration", ylabel="objective (sum over dyads)")
+        validation = np.array(self.trace["validation"], dtype=float)
+        if np.isfinite(validation).any():
+            right = ax.twinx()
+            right.plot(iteration[init == 0], validation[init == 0], color=COLOURS[1], linewidth=1.5)
+            right.set_ylabel("held-out loss", color=COLOURS[1])
+
+
+@dataclass(eq=False)
+class MixingDisplay(Display):
+    """A histogram of R-hat over monitored predictions, and a limit; mixed chains have an R-hat near 1.
+
+    Attributes
+    ----------
+    r_hat : R-hat of each monitored prediction
+    limit : where to draw a line
+    """
+
+    r_hat: Array
+    limit: float
+
+    @classmethod
+    def from_estimator(cls, model: Any, *, limit: float = MIXED, ax: Any = None) -> Self:
+        """The mixing of the chains of a posterior."""
+        if getattr(model, "diagnostics_", None) is None:
+            raise InputError("The model has no chains: expected a model fitted with solver='gibbs'.")
+        r_hat = np.asarray(model.diagnostics_["r_hat"])
+        if not np.isfinite(r_hat).all():
+            raise InputError("The chains are too short for an R-hat: run a few hundred sweeps, Gibbs(sweeps=).")
+        return cls(r_hat, limit).plot(ax)
+
+    def _draw(self, ax: Any) -> None:
+        ax.hist(self.r_hat, bins=30, color=COLOURS[0])
+        share = f"{(self.r_hat <= self.limit).mean():.0%} below {self.limit}"
+        ax.axvline(self.limit, color=COLOURS[1], linestyle="--", linewidth=1.5, label=share)
+        ax.set(xlabel="R-hat", ylabel=f"count, of {len(self.r_hat)} monitored predictions")
+        ax.set_title("Have the chains mixed?")
+        ax.legend(frameon=False)
+
+
+@dataclass(eq=False)
+class IntervalDisplay(Display):
+    """The probability of every label of one dyad, with its posterior interval.
+
+    Attributes
+    ----------
+    proba : (n_labels,) probabilities
+    bounds : (n_labels, 2) their lower and upper bounds
+    classes : (n_labels,) labels
+    level : posterior probability of each interval
+    """
+
+    proba: Array
+    bounds: Array
+    classes: Any
+    level: float
+
+    @classmethod
+    def from_estimator(cls, model: Any, X: Any, *, level: float = 0.9, ax: Any = None) -> Self:
+        """The intervals of a posterior; X is a table of one line."""
+        _check_model(model, "predict_interval")
+        arrays = copy.copy(model).set_output("default")
+        proba, bounds = arrays.predict_proba(X), arrays.predict_interval(X, level)
+        if len(proba) != 1:
+            raise InputError(f"X has {len(proba)} dyads: expected exactly one.")
+        return cls(proba[0], bounds[0], model.classes_, level).plot(ax)
+
+    def _draw(self, ax: Any) -> None:
+        labels, places = [_text(label) for label in self.classes], range(len(self.classes))
+        name = f"{self.level:.0%} interval"
+        ax.vlines(places, *self.bounds.T, color=COLOURS[0], linewidth=3, alpha=0.5, label=name)
+        ax.plot(places, self.proba, "o", color=COLOURS[0], label="probability")
+        ax.set_xticks(places, labels)
+        top = 1.3 * self.bounds.max()  # leave room for the legend
+        ax.set(xlabel="label", ylabel="probability", ylim=(0, top), xlim=(-0.5, len(labels) - 0.5))
+        ax.set_title("How sure is the model of its probabilities?")
+        ax.legend(frameon=False)
+
+
+@dataclass(eq=False)
+class ExplanationDisplay(Display):
+    """What each part adds to the log-odds of every label of one dyad, one dot per label, and the sum.
+
+    Attributes
+    ----------
+    parts : for each part, what it adds to each label (n_labels,); the last is the sum
+    classes : labels
+    pair : the ids of the dyad
+    """
+
+    parts: dict[str, Array]
+    classes: list[Any]
+    pair: str
+
+    @classmethod
+    def from_estimator(cls, model: Any, X: Any, *, dyad: int = 0, most: int = 12, ax: Any = None) -> Self:
+        """The explanation of one dyad of X."""
+        _check_model(model, "explain", f"{cls.__name__}.from_predictions(explanation)")
+        return cls.from_predictions(model.explain(X), dyad=dyad, most=most, ax=ax)
+
+    @classmethod
+    def from_predictions(cls, explanation: Any, *, dyad: int = 0, most: int = 12, ax: Any = None) -> Self:
+        """The same from the table of `explain`.
+
+        The `most` parts that differ most between labels are shown, and the others are summed in one line.
+        """
+        values = named_values(explanation)
+        if not {"dyad", "label", "part", "value"} <= values.keys():
+            raise InputError(f"The table has the columns {list(values)}: expected the table returned by explain(X).")
+        columns = {name: to_numpy(read_column(column, f"column {name!r}")) for name, column in values.items()}
+        selected = columns["dyad"] == dyad
+        if not selected.any():
+            valid = f"0 to {int(columns['dyad'].max())}" if len(selected) else "a table that is not empty"
+            raise InputError(f"dyad={dyad!r} is not in the table: expected {valid}.")
+        label, part, value = (columns[name][selected] for name in ("label", "part", "value"))
+        parts = {name: value[part == name] for name in dict.fromkeys(part.tolist())}
+        order = sorted(parts, key=lambda name: -np.ptp(parts[name]))
+        shown = {name: parts[name] for name in parts if name in order[:most]}
+        if len(order) > most:
+            shown[f"{len(order) - most} others"] = np.sum([parts[name] for name in order[most:]], axis=0)
+        shown["sum: log-odds"] = np.sum(list(parts.values()), axis=0)
+        ids = [name for name in columns if name not in ("dyad", "label", "part", "value")]
+        pair = " × ".join(f"{name} {_text(columns[name][selected][0])}" for name in ids) or f"dyad {dyad}"
+        return cls(shown, list(dict.fromkeys(label.tolist())), pair).plot(ax)
+
+    def _draw(self, ax: Any) -> None:
+        ax.axvline(0, color="0.6", linewidth=1)
+        ax.axhline(len(self.parts) - 1.5, color="0.6", linewidth=1)
+        for index, name in enumerate(self.classes):
+            sizes, colour = [part[index] for part in self.parts.values()], _colour(index, self.classes)
+            ax.plot(sizes, range(len(sizes)), "o", color=colour, markersize=6, alpha=0.85, label=_text(name))
+        ax.set_yticks(range(len(self.parts)), list(self.parts))
+        ax.grid(axis="y", color="0.92")
+        ax.set_axisbelow(True)
+        ax.invert_yaxis()
+        ax.set(xlabel="added to the log-odds of a label")
+        ax.set_title(f"Parts of the prediction for {self.pair}")
+        if ax.figure.get_layout_engine() is None:
+            # Without it the names of the parts are cut off.
+            ax.figure.set_layout_engine("constrained")
+        ax.legend(frameon=False, title="label", bbox_to_anchor=(1, 1), loc="upper left")
+
+
+@dataclass(eq=False)
+class SearchDisplay(Display):
+    """The held-out log-loss of a search against one parameter, with its standard error over folds; the best is marked.
+
+    Attributes
+    ----------
+    lines : by values of the other parameters, (value, log-loss, standard error) of each candidate
+    parameter : name of the parameter
+    """
+
+    lines: dict[str, list[tuple[float, float, float]]]
+    parameter: str
+
+    @classmethod
+    def from_estimator(cls, search: Any, *, parameter: str = "l2__latent", ax: Any = None) -> Self:
+        """A fitted search by log-loss: `LFLClassifierCV`, `LFLOrdinalCV`, or scikit-learn's with "neg_log_loss"."""
+        _check_model(search, "cv_results_")
+        results = search.cv_results_
+        lines: dict[str, list[tuple[float, float, float]]] = {}
+        n_folds = sum(name.startswith("split") for name in results)
+        scores = zip(results["params"], results["mean_test_score"], results["std_test_score"], strict=True)
+        for params, mean, deviation in scores:
+            if parameter in params:
+                named = {name: value for name, value in params.items() if name != parameter and value is not None}
+                others = ", ".join(f"{name} {value}" for name, value in named.items())
+                lines.setdefault(others, []).append((params[parameter], -mean, deviation / np.sqrt(n_folds)))
+        if not lines:
+            raise InputError(f"parameter={parameter!r} was not searched: expected one of {list(results['params'][0])}.")
+        return cls(lines, parameter).plot(ax)
+
+    def _draw(self, ax: Any) -> None:
+        for index, (others, points) in enumerate(self.lines.items()):
+            x, loss, error = np.array(sorted(points)).T
+            ax.errorbar(x, loss, error, marker="o", markersize=4, linewidth=1.2, capsize=2, label=others,
+                        color=COLOURS[index % len(COLOURS)])  # fmt: skip
+        best = min((point for points in self.lines.values() for point in points), key=lambda point: point[1])
+        ax.plot(best[0], best[1], "o", markersize=11, markerfacecolor="none", color="0.3", label="best")
+        ax.set(xscale="log", xlabel=self.parameter, ylabel="held-out log-loss")
+        ax.set_title("Cross-validation")
+        ax.legend(frameon=False)
+
+
+@dataclass(eq=False)
+class MapDisplay(Display):
+    """Rows or columns on the first two principal components of their latent weights: near ones have similar labels.
+
+    Attributes
+    ----------
+    places : (n, 2) places of the ids
+    ids : (n,) ids
+    shares : shares of the variance of latent weights along both axes
+    most : most ids to name: those far from the centre first, and only where names do not overlap
+    """
+
+    places: Array
+    ids: Array
+    shares: tuple[float, float]
+    most: int
+
+    @classmethod
+    def from_estimator(cls, model: Any, *, side: str = "row", most: int = 60, ax: Any = None) -> Self:
+        """The map of the rows of a fitted model of this library; of its columns, for ``side="col"``."""
+        _check_model(model, "record_")
+        ids = model.row_ids_ if side == "row" else model.col_ids_
+        weights = np.asarray(model.record_.best_model.latent(np.arange(len(ids)), side), float)
+        if weights.shape[1] < 2:
+            raise InputError(f"The model has {weights.shape[1]} latent weights per {side}: a map needs at least two.")
+        centred = weights - weights.mean(axis=0)
+        _, singular_values, directions = np.linalg.svd(centred, full_matrices=False)
+        share = singular_values**2 / np.maximum((singular_values**2).sum(), np.finfo(float).tiny)
+        return cls(centred @ directions[:2].T, ids, (float(share[0]), float(share[1])), most).plot(ax)
+
+    def _draw(self, ax: Any) -> None:
+        # Hundreds of points as vector graphics make a large file.
+        ax.scatter(*self.places.T, s=14, color=COLOURS[0], alpha=0.8, linewidths=0, rasterized=len(self.ids) > 300)
+        first, second = self.shares
+        ax.set(xlabel=f"first principal component ({first:.0%})", ylabel=f"second principal component ({second:.0%})")
+        _write_names(ax, self.places, [_text(name) for name in self.ids], self.most)
+        ax.set_title("Latent weights: near points have similar labels")
+
+
+def _read_truth(y: Any, classes: Any, display: type[Display]) -> Array:
+    """Labels as a mask (n, n_labels), one column per class; refuses the arguments of `from_estimator`."""
+    of_model = f"For a fitted model, call {display.__name__}.from_estimator(model, X, y)."
     if hasattr(y, "predict"):
-        raise InputError(
-            f"y is a model ({type(y).__name__}): expected labels. For a fitted model, call {plot}_from_estimator(ax, "
-            "model, X, y)."
-        )
+        raise InputError(f"y is a model ({type(y).__name__}): expected labels. {of_model}")
     y, classes = np.asarray(y), np.asarray(classes)
     if y.ndim != 1 or classes.ndim != 1:
         raise InputError(
-            f"y has shape {y.shape} and classes has shape {classes.shape}: expected (n,) and (n_labels,). For a fitted "
-            f"model, call {plot}_from_estimator(ax, model, X, y)."
+            f"y has shape {y.shape} and classes has shape {classes.shape}: expected (n,) and (n_labels,). {of_model}"
         )
-    return y[:, None] == classes
+    return np.asarray(y[:, None] == classes)
 
 
-def _check_model(model: Any, plot: str) -> None:
-    if not hasattr(model, "predict_proba"):
-        arguments = {"reliability": "ax, y, proba, classes", "confusion": "ax, y, predicted, classes"}[plot]
+def _check_model(model: Any, attribute: str, otherwise: str = "") -> None:
+    """Raise unless a model has what a display needs; `otherwise` : the call for what is no model."""
+    if not hasattr(model, attribute):
+        hint = f" For predictions, call {otherwise}." if otherwise else ""
         raise InputError(
-            f"model is of type {type(model).__name__}: expected a fitted model. For labels and predictions, call "
-            f"plot_{plot}({arguments})."
+            f"model is of type {type(model).__name__}, without {attribute}: expected a fitted model that has it.{hint}"
         )
 
 
@@ -93,24 +476,6 @@ def _text_width(text: str) -> float:
     return sum(1.0 if unicodedata.east_asian_width(letter) in "WF" else 0.6 for letter in text)
 
 
-def plot_training_curve(ax: Any, trace: dict[str, list[Any]]) -> Any:
-    """Plot the objective of each restart of a fit, and the held-out loss if there is one, by iteration."""
-    iteration, init, objective = (np.asarray(trace[name]) for name in ("iteration", "init", "objective"))
-    for start in np.unique(init):
-        this = init == start
-        ax.plot(
-            iteration[this], objective[this], color=COLOURS[0], linewidth=1.5, label="objective" if start == 0 else None
-        )
-    ax.set(xlabel="iteration", ylabel="objective (sum over dyads)")
-    ax.set_title("Training")
-    validation = np.array(trace["validation"], dtype=float)
-    if np.isfinite(validation).any():
-        right = ax.twinx()
-        right.plot(iteration[init == 0], validation[init == 0], color=COLOURS[1], linewidth=1.5)
-        right.set_ylabel("held-out loss", color=COLOURS[1])
-    return ax
-
-
 def _colour(index: int, labels: list[Any]) -> Any:
     """Colour of a label: from `COLOURS`, or from a sequential map if the labels are numbers or too many."""
     if len(labels) > len(COLOURS) or (len(labels) > 2 and not isinstance(labels[0], str)):
@@ -120,126 +485,36 @@ def _colour(index: int, labels: list[Any]) -> Any:
     return COLOURS[index]
 
 
-def plot_explanation(ax: Any, explanation: Any, dyad: int = 0, most: int = 12) -> Any:
-    """Plot what each part adds to the log-odds of every label of one dyad, one dot per label, and the sum.
+def _write_names(ax: Any, place: Any, names: list[str], most: int) -> None:
+    """Write at most `most` names beside points (n, 2), within the axes and where they cover no name and no point.
 
-    `explanation` is the table of `explain`. The `most` parts that differ most between labels are shown, the others
-    are summed in one line.
+    The points far from the centre come first. All lengths are in points, from the centre of the axes.
     """
-    values = named_values(explanation)
-    if not {"dyad", "label", "part", "value"} <= values.keys():
-        raise InputError(f"The table has the columns {list(values)}: expected the table returned by explain(X).")
-    columns = {name: to_numpy(read_column(column, f"column {name!r}")) for name, column in values.items()}
-    selected = columns["dyad"] == dyad
-    if not selected.any():
-        valid = f"0 to {int(columns['dyad'].max())}" if len(selected) else "a table that is not empty"
-        raise InputError(f"dyad={dyad!r} is not in the table: expected {valid}.")
-    label, part, value = (columns[name][selected] for name in ("label", "part", "value"))
-    labels = list(dict.fromkeys(label.tolist()))
-    parts = {name: value[part == name] for name in dict.fromkeys(part.tolist())}
-    order = sorted(parts, key=lambda name: -np.ptp(parts[name]))
-    shown = {name: parts[name] for name in parts if name in order[:most]}
-    if len(order) > most:
-        shown[f"{len(order) - most} others"] = np.sum([parts[name] for name in order[most:]], axis=0)
-    shown["sum: log-odds"] = np.sum(list(parts.values()), axis=0)
-    ax.axvline(0, color="0.6", linewidth=1)
-    ax.axhline(len(shown) - 1.5, color="0.6", linewidth=1)
-    for index, name in enumerate(labels):
-        sizes = [part[index] for part in shown.values()]
-        ax.plot(
-            sizes, range(len(shown)), "o", color=_colour(index, labels), markersize=6, alpha=0.85, label=_text(name)
-        )
-    ax.set_yticks(range(len(shown)), list(shown))
-    ax.grid(axis="y", color="0.92")
-    ax.set_axisbelow(True)
-    ax.invert_yaxis()
-    ax.set(xlabel="added to the log-odds of a label")
-    ids = [name for name in columns if name not in ("dyad", "label", "part", "value")]
-    pair = " × ".join(f"{name} {_text(columns[name][selected][0])}" for name in ids) or f"dyad {dyad}"
-    ax.set_title(f"Parts of the prediction for {pair}")
-    if ax.figure.get_layout_engine() is None:
-        # Without it the names of the parts are cut off.
-        ax.figure.set_layout_engine("constrained")
-    ax.legend(frameon=False, title="label", bbox_to_anchor=(1, 1), loc="upper left")
-    return ax
-
-
-def plot_cv_curve(ax: Any, cv_results: dict[str, Any], parameter: str = "l2__latent") -> Any:
-    """Plot the held-out log-loss against one penalty, with its standard error over folds; the best is marked.
-
-    There is one line per combination of the other parameters. `cv_results` is `cv_results_` of `LFLClassifierCV`.
-    """
-    lines: dict[Any, list[tuple[float, float, float]]] = {}
-    n_folds = sum(name.startswith("split") for name in cv_results)
-    scores = zip(cv_results["params"], cv_results["mean_test_score"], cv_results["std_test_score"], strict=True)
-    for params, mean, deviation in scores:
-        if parameter in params:
-            named = {name: value for name, value in params.items() if name != parameter and value is not None}
-            others = ", ".join(f"{name} {value}" for name, value in named.items())
-            lines.setdefault(others, []).append((params[parameter], -mean, deviation / np.sqrt(n_folds)))
-    if not lines:
-        raise InputError(f"parameter={parameter!r} was not searched: expected one of {list(cv_results['params'][0])}.")
-    for index, (others, points) in enumerate(lines.items()):
-        x, loss, error = np.array(sorted(points)).T
-        ax.errorbar(x, loss, error, marker="o", markersize=4, linewidth=1.2, capsize=2, label=others,
-                    color=COLOURS[index % len(COLOURS)])  # fmt: skip
-    best = min((point for points in lines.values() for point in points), key=lambda point: point[1])
-    ax.plot(best[0], best[1], "o", markersize=11, markerfacecolor="none", color="0.3", label="best")
-    ax.set(xscale="log", xlabel=parameter, ylabel="held-out log-loss")
-    ax.set_title("Cross-validation")
-    ax.legend(frameon=False)
-    return ax
-
-
-def plot_trace(ax: Any, model: Any) -> Any:
-    """Plot the negative log-likelihood by sweep, one line per chain; the burn-in is grey."""
-    diagnostics, trace = _diagnostics(model), model.trace_
-    chain, sweep, loss = (np.asarray(trace[name]) for name in ("init", "iteration", "objective"))
-    for index in np.unique(chain):
-        this = chain == index
-        ax.plot(sweep[this], loss[this], color=COLOURS[index % len(COLOURS)], linewidth=1, label=f"chain {index + 1}")
-    ax.axvspan(0, diagnostics["burn_in"], color="0.5", alpha=0.2, linewidth=0, label="burn-in")
-    ax.set(xlabel="sweep", ylabel="negative log-likelihood (sum over dyads)", xlim=(0, None))
-    ax.set_title("Trace")
-    ax.legend(frameon=False)
-    return ax
-
-
-def plot_r_hat(ax: Any, model: Any, limit: float = MIXED) -> Any:
-    """Plot a histogram of R-hat over the monitored predictions, and a `limit`; mixed chains have an R-hat near 1."""
-    r_hat = np.asarray(_diagnostics(model)["r_hat"])
-    if not np.isfinite(r_hat).all():
-        raise InputError("The chains are too short for an R-hat: run a few hundred sweeps, Gibbs(sweeps=).")
-    ax.hist(r_hat, bins=30, color=COLOURS[0])
-    share = f"{(r_hat <= limit).mean():.0%} below {limit}"
-    ax.axvline(limit, color=COLOURS[1], linestyle="--", linewidth=1.5, label=share)
-    ax.set(xlabel="R-hat", ylabel=f"count, of {len(r_hat)} monitored predictions")
-    ax.set_title("Have the chains mixed?")
-    ax.legend(frameon=False)
-    return ax
-
-
-def plot_interval(ax: Any, model: Any, X: Any, level: float = 0.9) -> Any:
-    """Plot the probability of every label of one dyad with its posterior interval; X is a table of one line."""
-    proba, bounds = model.predict_proba(X), model.predict_interval(X, level)
-    if len(proba) != 1:
-        raise InputError(f"X has {len(proba)} dyads: expected exactly one.")
-    labels, middle = [str(label) for label in model.classes_], proba[0]
-    ax.vlines(range(len(labels)), *bounds[0].T, color=COLOURS[0], linewidth=3, alpha=0.5, label=f"{level:.0%} interval")
-    ax.plot(range(len(labels)), middle, "o", color=COLOURS[0], label="probability")
-    ax.set_xticks(range(len(labels)), labels)
-    top = 1.3 * bounds[0].max()  # leave room for the legend
-    ax.set(xlabel="label", ylabel="probability", ylim=(0, top), xlim=(-0.5, len(labels) - 0.5))
-    ax.set_title("How sure is the model of its probabilities?")
-    ax.legend(frameon=False)
-    return ax
-
-
-def _diagnostics(model: Any) -> dict[str, Any]:
-    diagnostics: dict[str, Any] | None = getattr(model, "diagnostics_", None)
-    if diagnostics is None:
-        raise InputError("The model has no chains: expected a model fitted with solver='gibbs'.")
-    return diagnostics
+    size, gap = 7, 4
+    box = ax.get_position()
+    half = 36 * np.array([box.width, box.height]) * ax.figure.get_size_inches()
+    middle, reach = (place.max(axis=0) + place.min(axis=0)) / 2, np.ptp(place, axis=0) / 2
+    margin = 1 + 2 * ax.margins()[0]
+    at = (place - middle) / np.maximum(reach, np.finfo(float).tiny) * half / margin
+    written: list[tuple[float, float, float]] = []
+    for index in np.argsort(-np.hypot(*(at / half).T), kind="stable")[: 20 * most]:
+        x, y = at[index]
+        level = np.abs(at[:, 1] - y) < 0.6 * size
+        level[index] = False
+        width = size * _text_width(names[index])
+        for left, right in ((x + gap, x + gap + width), (x - gap - width, x - gap)):
+            free = all(abs(y - v) > 1.2 * size or right < begin or left > end for begin, end, v in written)
+            covers = (level & (at[:, 0] > left - 2) & (at[:, 0] < right + 2)).any()
+            if free and not covers and max(-left, right) < half[0]:
+                written.append((left, right, y))
+                side, offset = ("left", gap) if left > x else ("right", -gap)
+                ax.annotate(
+                    names[index], place[index], xytext=(offset, 0), textcoords="offset points", fontsize=size,
+                    va="center", ha=side, clip_on=True,
+                )  # fmt: skip
+                break
+        if len(written) == most:
+            break
 
 
 def plot_ordered_matrix(ax: Any, matrix: Any, groups: Any) -> Any:
@@ -275,107 +550,3 @@ def plot_images(ax: Any, rows: dict[str, Any]) -> Any:
     for side in ax.spines.values():
         side.set_visible(False)
     return ax
-
-
-def plot_latent_map(ax: Any, model: Any, side: str = "row", most: int = 60) -> Any:
-    """Plot rows (or columns, `side="col"`) on the first two principal components of their latent weights.
-
-    At most `most` ids are labelled, those far from the centre first, and only where labels do not overlap.
-    """
-    ids = model.row_ids_ if side == "row" else model.col_ids_
-    weights = np.asarray(model.record_.best_model.latent(np.arange(len(ids)), side), float)
-    if weights.shape[1] < 2:
-        raise InputError(f"The model has {weights.shape[1]} latent weights per {side}: a map needs at least two.")
-    centred = weights - weights.mean(axis=0)
-    _, singular_values, directions = np.linalg.svd(centred, full_matrices=False)
-    place = centred @ directions[:2].T
-    share = singular_values**2 / np.maximum((singular_values**2).sum(), np.finfo(float).tiny)
-    # Hundreds of points as vector graphics make a large file.
-    ax.scatter(*place.T, s=14, color=COLOURS[0], alpha=0.8, linewidths=0, rasterized=len(place) > 300)
-    ax.set(xlabel=f"first principal component ({share[0]:.0%})", ylabel=f"second principal component ({share[1]:.0%})")
-    _write_names(ax, place, [_text(name) for name in ids], most)
-    ax.set_title("Latent weights: near points have similar labels")
-    return ax
-
-
-def _write_names(ax: Any, place: Any, names: list[str], most: int) -> None:
-    """Write at most `most` names beside points (n, 2), within the axes and where they cover no name and no point.
-
-    The points far from the centre come first. All lengths are in points, from the centre of the axes.
-    """
-    size, gap = 7, 4
-    box = ax.get_position()
-    half = 36 * np.array([box.width, box.height]) * ax.figure.get_size_inches()
-    middle, reach = (place.max(axis=0) + place.min(axis=0)) / 2, np.ptp(place, axis=0) / 2
-    margin = 1 + 2 * ax.margins()[0]
-    at = (place - middle) / np.maximum(reach, np.finfo(float).tiny) * half / margin
-    written: list[tuple[float, float, float]] = []
-    for index in np.argsort(-np.hypot(*(at / half).T), kind="stable")[: 20 * most]:
-        x, y = at[index]
-        level = np.abs(at[:, 1] - y) < 0.6 * size
-        level[index] = False
-        width = size * _text_width(names[index])
-        for left, right in ((x + gap, x + gap + width), (x - gap - width, x - gap)):
-            free = all(abs(y - v) > 1.2 * size or right < begin or left > end for begin, end, v in written)
-            covers = (level & (at[:, 0] > left - 2) & (at[:, 0] < right + 2)).any()
-            if free and not covers and max(-left, right) < half[0]:
-                written.append((left, right, y))
-                side, offset = ("left", gap) if left > x else ("right", -gap)
-                ax.annotate(
-                    names[index], place[index], xytext=(offset, 0), textcoords="offset points", fontsize=size,
-                    va="center", ha=side, clip_on=True,
-                )  # fmt: skip
-                break
-        if len(written) == most:
-            break
-
-
-def plot_confusion(ax: Any, y: Any, predicted: Any, classes: Any, sample_weight: Any = None) -> Any:
-    """Plot the confusion matrix: numbers of dyads, or their summed weights, coloured by their share of the true label.
-
-    `y`, `predicted` : (n,) true and predicted labels; `classes` : (n_labels,). For a fitted model, call
-    `confusion_from_estimator`.
-    """
-    from matplotlib.colors import LinearSegmentedColormap
-
-    truth = _read_truth(ax, y, classes, "confusion")
-    if np.shape(predicted) != np.shape(y):
-        raise InputError(
-            f"y has shape {np.shape(y)} and predicted has shape {np.shape(predicted)}: expected one predicted label per"
-            " label of y. For a fitted model, call confusion_from_estimator(ax, model, X, y)."
-        )
-    weight = np.ones(len(truth)) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
-    if weight.shape != (len(truth),):
-        raise InputError(f"sample_weight has shape {weight.shape}: expected ({len(truth)},), one weight per dyad.")
-    chosen = np.asarray(predicted)[:, None] == np.asarray(classes)
-    counts = (truth * weight[:, None]).T @ chosen
-    shares = counts / np.maximum(weight @ truth, np.finfo(float).tiny)[:, None]
-    # From transparent to blue: it suits light and dark backgrounds.
-    ax.imshow(
-        shares, vmin=0, vmax=1, interpolation="nearest",
-        cmap=LinearSegmentedColormap.from_list("share", [COLOURS[0] + "00", COLOURS[0] + "ff"]),
-    )  # fmt: skip
-    if len(classes) <= 12:
-        digits = 0 if sample_weight is None or counts.max() >= 100 else 2
-        for true, choice in np.ndindex(counts.shape):
-            colour = {"color": "white"} if shares[true, choice] > 0.8 else {}
-            ax.text(choice, true, f"{counts[true, choice]:,.{digits}f}", {"ha": "center", "va": "center"} | colour)
-    names = [_text(label) for label in classes]
-    ax.set_xticks(range(len(classes)), names, rotation=90 if len(names) * max(map(len, names)) > 45 else 0)
-    ax.set_yticks(range(len(classes)), names)
-    ax.set(xlabel="predicted label", ylabel="true label")
-    counted = "numbers of pairs" if sample_weight is None else "summed weights"
-    ax.set_title(f"Confusion: {counted}, coloured by share of the true label", wrap=True)
-    return ax
-
-
-def reliability_from_estimator(ax: Any, model: Any, X: Any, y: Any, sample_weight: Any = None) -> Any:
-    """`plot_reliability` of a fitted model on labelled dyads."""
-    _check_model(model, "reliability")
-    return plot_reliability(ax, y, model.predict_proba(X), model.classes_, sample_weight)
-
-
-def confusion_from_estimator(ax: Any, model: Any, X: Any, y: Any, sample_weight: Any = None) -> Any:
-    """`plot_confusion` of a fitted model on labelled dyads."""
-    _check_model(model, "confusion")
-    return plot_confusion(ax, y, model.predict(X), model.classes_, sample_weight)

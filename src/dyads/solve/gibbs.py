@@ -47,6 +47,11 @@ class Gibbs(Setting):
         self.check_count("chains", 1, optional=True)
         self.check_number("memory")
 
+    @property
+    def planned(self) -> int | None:
+        """Number of sweeps of all chains, or None if they end by themselves."""
+        return None if self.sweeps is None else self.sweeps * (self.chains or 1)
+
     def most_draws(self, state: Any) -> int:
         """Maximum number of draws kept per chain."""
         return max(2, int(min(MOST_DRAWS, self.memory * 2**20 / max(1, state.rounded().nbytes)) / (self.chains or 1)))
