@@ -145,3 +145,7 @@ def test_an_explanation_is_titled_by_its_pair(store):
     table = model.explain({name: column[:2] for name, column in test.X.items()})
     title = report.ExplanationDisplay.from_predictions(table, dyad=1, ax=axes()).ax_.get_title()
     assert title.endswith(f"for shopper {test.X['shopper'][1]} × product {test.X['product'][1]}")
+
+
+def test_a_display_is_shown_by_its_name_alone(store):
+    assert len(repr(report.TrainingDisplay.from_estimator(store[0], ax=axes()))) < 100

@@ -62,7 +62,7 @@ class Display(ABC):
     def _draw(self, ax: Any) -> None: ...
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ReliabilityDisplay(Display):
     """Observed frequency against predicted probability, one line per label; the diagonal is perfect calibration.
 
@@ -117,7 +117,7 @@ class ReliabilityDisplay(Display):
         ax.legend(frameon=False)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ConfusionDisplay(Display):
     """The confusion matrix: numbers of dyads, or their summed weights, coloured by their share of the true label.
 
@@ -181,7 +181,7 @@ class ConfusionDisplay(Display):
         ax.set_title(f"Confusion: {counted}, coloured by share of the true label", wrap=True)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class TrainingDisplay(Display):
     """How a fit went: the objective of each restart, and the held-out loss if there is one, by iteration.
 
@@ -225,7 +225,7 @@ class TrainingDisplay(Display):
             right.set_ylabel("held-out loss", color=COLOURS[1])
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class MixingDisplay(Display):
     """A histogram of R-hat over monitored predictions, and a limit; mixed chains have an R-hat near 1.
 
@@ -257,7 +257,7 @@ class MixingDisplay(Display):
         ax.legend(frameon=False)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class IntervalDisplay(Display):
     """The probability of every label of one dyad, with its posterior interval.
 
@@ -296,7 +296,7 @@ class IntervalDisplay(Display):
         ax.legend(frameon=False)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ExplanationDisplay(Display):
     """What each part adds to the log-odds of every label of one dyad, one dot per label, and the sum.
 
@@ -360,7 +360,7 @@ class ExplanationDisplay(Display):
         ax.legend(frameon=False, title="label", bbox_to_anchor=(1, 1), loc="upper left")
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class SearchDisplay(Display):
     """The held-out log-loss of a search against one parameter, with its standard error over folds; the best is marked.
 
@@ -402,7 +402,7 @@ class SearchDisplay(Display):
         ax.legend(frameon=False)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class MapDisplay(Display):
     """Rows or columns on the first two principal components of their latent weights: near ones have similar labels.
 
