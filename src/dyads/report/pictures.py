@@ -1,7 +1,8 @@
 """Plots of models and predictions, on matplotlib axes (extra ``dyads[plot]``)."""
 
 import unicodedata
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,6 +11,8 @@ from dyads.data.tables import named_values, read_column
 from dyads.errors import InputError
 from dyads.learn.sampling import MIXED
 from dyads.metrics import BINS, reliability, reliability_band
+
+Array = np.ndarray[Any, Any]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Palette of Okabe and Ito, safe for colour-blind readers."""
@@ -39,18 +42,43 @@ def plot_reliability(ax: Any, y: Any, proba: Any, classes: Any, sample_weight: A
             f"proba has shape {np.shape(proba)}: expected {truth.shape}, one line per label of y and one column per "
             "class. For a fitted model, call reliability_from_estimator(ax, model, X, y)."
         )
-    proba, n_bins = np.asarray(proba, dtype=np.float64), max(2, min(BINS, len(truth) // DYADS_PER_BIN))
     ax.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--", label="calibrated")
-    for index, label in enumerate(classes):
-        judged = truth[:, index], proba[:, index], sample_weight
-        confidence, frequency, _ = reliability(*judged, n_bins=n_bins)
+    for index, curve in enumerate(reliability_curves(y, proba, classes, sample_weight)):
         colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index // len(COLOURS) % len(MARKERS)]
-        ax.fill_between(*reliability_band(*judged, n_bins=n_bins), color=colour, alpha=0.2, linewidth=0)
-        ax.plot(confidence, frequency, marker=marker, markersize=4, linewidth=1.2, color=colour, label=_text(label))
+        ax.fill_between(curve.predicted, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0)
+        ax.plot(
+            curve.predicted, curve.observed, marker=marker, markersize=4, linewidth=1.2, color=colour,
+            label=_text(classes[index]),
+        )  # fmt: skip
     ax.set(xlabel="predicted probability", ylabel="observed frequency", xlim=(0, 1), ylim=(0, 1), aspect="equal")
     ax.set_title("Reliability on held-out pairs")
     ax.legend(frameon=False)
     return ax
+
+
+class Reliability(NamedTuple):
+    """Calibration of the probabilities of one label, by bins of about equal weight.
+
+    Attributes
+    ----------
+    predicted, observed : (n_bins,) mean probability, and frequency of the label
+    low, high : (n_bins,) 90% bootstrap interval of the frequency
+    """
+
+    predicted: Array
+    observed: Array
+    low: Array
+    high: Array
+
+
+def reliability_curves(y: Any, proba: Any, classes: Any, sample_weight: Any = None) -> Iterator[Reliability]:
+    """The curves of `plot_reliability`, one for each label of `classes`."""
+    truth, proba = np.asarray(y)[:, None] == np.asarray(classes), np.asarray(proba, dtype=np.float64)
+    n_bins = max(2, min(BINS, len(truth) // DYADS_PER_BIN))
+    for happened, probability in zip(truth.T, proba.T, strict=True):
+        predicted, observed, _ = reliability(happened, probability, sample_weight, n_bins=n_bins)
+        _, low, high = reliability_band(happened, probability, sample_weight, n_bins=n_bins)
+        yield Reliability(predicted, observed, low, high)
 
 
 def _read_truth(ax: Any, y: Any, classes: Any, plot: str) -> Any:
@@ -277,19 +305,28 @@ def plot_images(ax: Any, rows: dict[str, Any]) -> Any:
     return ax
 
 
+def latent_map(model: Any, side: str = "row") -> tuple[Array, Array]:
+    """Places (n, 2) of rows or columns on the first two principal components of their latent weights.
+
+    Also returns the share of the variance of each component. Near ids have similar labels.
+    """
+    n = len(model.row_ids_ if side == "row" else model.col_ids_)
+    weights = np.asarray(model.record_.best_model.latent(np.arange(n), side), float)
+    if weights.shape[1] < 2:
+        raise InputError(f"The model has {weights.shape[1]} latent weights per {side}: a map needs at least two.")
+    centred = weights - weights.mean(axis=0)
+    _, singular_values, directions = np.linalg.svd(centred, full_matrices=False)
+    share = singular_values**2 / np.maximum((singular_values**2).sum(), np.finfo(float).tiny)
+    return centred @ directions[:2].T, share
+
+
 def plot_latent_map(ax: Any, model: Any, side: str = "row", most: int = 60) -> Any:
     """Plot rows (or columns, `side="col"`) on the first two principal components of their latent weights.
 
     At most `most` ids are labelled, those far from the centre first, and only where labels do not overlap.
     """
     ids = model.row_ids_ if side == "row" else model.col_ids_
-    weights = np.asarray(model.record_.best_model.latent(np.arange(len(ids)), side), float)
-    if weights.shape[1] < 2:
-        raise InputError(f"The model has {weights.shape[1]} latent weights per {side}: a map needs at least two.")
-    centred = weights - weights.mean(axis=0)
-    _, singular_values, directions = np.linalg.svd(centred, full_matrices=False)
-    place = centred @ directions[:2].T
-    share = singular_values**2 / np.maximum((singular_values**2).sum(), np.finfo(float).tiny)
+    place, share = latent_map(model, side)
     # Hundreds of points as vector graphics make a large file.
     ax.scatter(*place.T, s=14, color=COLOURS[0], alpha=0.8, linewidths=0, rasterized=len(place) > 300)
     ax.set(xlabel=f"first principal component ({share[0]:.0%})", ylabel=f"second principal component ({share[1]:.0%})")
