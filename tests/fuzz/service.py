@@ -38,9 +38,8 @@ def _likely(schema, ids, labels):
     """Put known ids and labels into the description as examples, so that not all requests end at unknown ids."""
     fields = schema.raw_schema["components"]["schemas"]
     (rows, cols), texts = ids, {"anyOf": [{"enum": [*ids[0], *ids[1], *labels]}]}
-    for name, field in (
-        ("PredictRequest", "pairs"), ("IntervalsRequest", "pairs"), ("ExplainRequest", "pairs"), ("FoldInRequest", "labels"),
-    ):  # fmt: skip
+    listed = dict.fromkeys(("PredictRequest", "IntervalsRequest", "ExplainRequest"), "pairs")
+    for name, field in (listed | {"FoldInRequest": "labels"}).items():
         second = labels if field == "labels" else cols
         pair = {"type": "array", "prefixItems": [{"enum": cols if field == "labels" else rows}, {"enum": second}]}
         items = fields[name]["properties"][field]["items"]

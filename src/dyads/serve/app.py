@@ -234,11 +234,11 @@ class Problem(BaseModel):
 class Service:
     """The current model of one worker, the threads that answer, and what is counted.
 
-    `folder` : where `publish` puts models; `seconds` : limit of a request
+    `folder` : where `publish` puts models; `seconds` : limit of a request; `worker` : whether there are others
     """
 
-    def __init__(self, folder: Path, seconds: float) -> None:
-        self.folder, self.seconds = folder, seconds
+    def __init__(self, folder: Path, seconds: float, worker: bool) -> None:
+        self.folder, self.seconds, self._worker = folder, seconds, worker
         self.served: Served
         self.registry = CollectorRegistry()
         self.requests = Counter("dyads_requests", "Requests", ["path", "status"], registry=self.registry)
@@ -287,7 +287,7 @@ class Service:
 
     def exposition(self) -> bytes:
         """Metrics as text for Prometheus: of all workers, if there are several."""
-        if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+        if not self._worker:
             return generate_latest(self.registry)
         registry = CollectorRegistry()
         MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
@@ -387,7 +387,9 @@ async def _nothing() -> Any:
     return {"type": "http.disconnect"}
 
 
-def create(folder: Path, *, token: str | None = None, seconds: float = 10.0, local: bool = True) -> FastAPI:
+def create(
+    folder: Path, *, token: str | None = None, seconds: float = 10.0, local: bool = True, worker: bool = False
+) -> FastAPI:
     """The application, which serves the model that `publish` made the current one in `folder`.
 
     Parameters
@@ -395,8 +397,9 @@ def create(folder: Path, *, token: str | None = None, seconds: float = 10.0, loc
     token : what requests must carry as ``Authorization: Bearer``; None if anybody may ask
     seconds : limit of the time to send a request, and of that to answer it
     local : whether to refuse requests that name another host than this machine, if there is no token
+    worker : whether this is a process of `workers.serve`, which loads a new model on SIGHUP and counts with others
     """
-    service = Service(folder, seconds)
+    service = Service(folder, seconds, worker)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -409,7 +412,7 @@ def create(folder: Path, *, token: str | None = None, seconds: float = 10.0, loc
             tasks.add(task)
             task.add_done_callback(tasks.discard)
 
-        if hasattr(signal, "SIGHUP") and "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+        if worker and hasattr(signal, "SIGHUP"):
             loop.add_signal_handler(signal.SIGHUP, renew)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
         service.load()

@@ -5,7 +5,7 @@ const MOST_SHOWN = 6; // labels that have a column of their own: the most probab
 const LISTED = 10; // partners in the list
 
 const at = (name) => document.getElementById(name);
-const state = { side: "row", id: null, labels: [], best: [] };
+const state = { side: "row", id: null, labels: [], plain: [] };
 let model, turn = 0;
 
 /** A new element of a picture. */
@@ -118,7 +118,7 @@ async function show() {
   const mine = ++turn;
   const said = await consult();
   if (mine !== turn) return;
-  state.best = said.best;
+  if (!state.labels.length) state.plain = said.best.map((one) => one.id);
   const name = state.id === null ? `a new ${column(state.side)}` : String(state.id);
   at("best-title").textContent = `Best ${column(other(state.side))} for ${name}`;
   at("best-note").textContent = noteOn(said);
@@ -135,7 +135,7 @@ function noteOn({ bounds, before }) {
   const by = ranking();
   const ranked = by === null
     ? (model.ordered ? "By expected label." : `By expected value.`) : `By the probability of “${by}”.`;
-  const left = state.labels.length ? " Changes are against the model without these labels." : "";
+  const left = state.labels.length ? " Changes, and the marks on bars, are against the model without these labels." : "";
   const about = bounds ? " Bars show a probability and its 90% interval."
     : !model.draws ? " The model is a point estimate, so its probabilities have no intervals." : "";
   return `${ranked} Pairs of the training data are left out.${about}${before ? left : ""}`;
@@ -152,7 +152,7 @@ function columnsOf(now) {
 function bestTable(said) {
   const { best, now, before, bounds } = said;
   const codes = columnsOf(now);
-  const names = codes.map((code) => String(model.labels[code]));
+  const names = codes.map((code) => named(model.labels[code]));
   const supposes = state.id === null ? model.can.fold_in : model.can.suppose;
   const heads = [column(other(state.side)), ...(model.ordered ? ["expected"] : []), ...names, "", ""];
   const lines = best.map((one, line) => {
@@ -162,12 +162,27 @@ function bestTable(said) {
       ...(before ? [" ", change(expectedOf(now[line]) - expectedOf(before[line]), 2)] : []))] : [];
     const why = element("button", { type: "button", class: "small", "aria-label": `Why ${one.id}?` }, "Why?");
     why.addEventListener("click", () => safely(() => explain(one.id)));
-    return element("tr", {}, element("th", { scope: "row" }, one.id), ...expected, ...cells,
+    return element("tr", {}, element("th", { scope: "row" }, one.id, ...moved(one)), ...expected, ...cells,
       element("td", {}, ...(state.id === null || state.labels.length ? [] : [why])),
       element("td", {}, ...(supposes ? [whatIf(one.id)] : [])));
   });
   return element("table", {}, tableHead(heads, ["expected"]), element("tbody", {}, ...lines));
 }
+
+/** How a partner moved in the list by the labels that were added. */
+function moved({ id, rank }) {
+  if (!state.labels.length || state.id === null) return [];
+  const before = state.plain.findIndex((one) => sameId(one, id)) + 1;
+  if (before === 0) return [" ", element("span", { class: "change more" }, "new")];
+  const by = before - state.labels.filter(({ partner }) => {
+    const place = state.plain.findIndex((one) => sameId(one, partner)) + 1;
+    return place > 0 && place < before;
+  }).length - rank;
+  return by ? [" ", change(by, 0)] : [];
+}
+
+/** A label as a heading: a number is said to be a label. */
+const named = (label) => (typeof label === "string" ? label : `label ${label}`);
 
 /** The mean of ordered labels; text has the values 0, 1, ... */
 function expectedOf(line) {
@@ -182,13 +197,18 @@ function probabilityCell(p, bounds, before) {
     picture.append(drawn("rect", { class: "tick", x: Math.min(98, 100 * p - 1), y: 0, width: 2, height: 8 }));
   } else {
     picture.append(drawn("rect", { class: "tick", x: 0, y: 2, width: 100 * p, height: 4 }));
+    if (before !== undefined) picture.append(drawn("rect", { class: "was", x: Math.min(98, 100 * before), y: 0, width: 1.5, height: 8 }));
   }
-  const more = bounds ? [" ", element("span", { class: "interval" }, `${percent(bounds[0])}–${percent(bounds[1])}`)]
+  const more = bounds ? [" ", element("span", { class: "interval" }, bounds.map((end) => Math.round(100 * end)).join("–"))]
     : before === undefined ? [] : [" ", change(100 * (p - before), 0)];
   return element("td", { class: "cell" }, percent(p) + "%", ...more, picture);
 }
 
-const percent = (p) => String(Math.round(100 * p));
+/** Percent in whole numbers; what is not quite nothing or all is not called so. */
+function percent(p) {
+  const whole = Math.round(100 * p);
+  return whole === 0 && p > 0 ? "<1" : whole === 100 && p < 1 ? ">99" : String(whole);
+}
 
 /** A change with its sign, which a colour repeats; nothing where digits do not show it. */
 function change(by, digits) {
@@ -231,6 +251,8 @@ function showSupposed() {
   const what = state.id === null ? "Its labels:" : "What if it also gave:";
   at("supposed").replaceChildren(element("ul", { class: "chips" }, element("li", {}, what), ...chips));
   at("supposed").hidden = !chips.length;
+  at("suppose-note").textContent = state.id === null ? `A label of the new ${column(state.side)}:`
+    : `What if ${state.id} also had this label?`;
   at("suppose").hidden = !(state.id === null ? model.can.fold_in : model.can.suppose);
 }
 
@@ -264,7 +286,7 @@ function partsTable(parts, code, now) {
   const total = against.reduce((sum, { value }) => sum + value, 0);
   const most = Math.max(...against.map(({ value }) => Math.abs(value)), 1e-9);
   const order = [...against].sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
-  const lines = order.map(({ part, value }) => element("tr", {}, element("th", { scope: "row" }, named(part)),
+  const lines = order.map(({ part, value }) => element("tr", {}, element("th", { scope: "row" }, part in PARTS ? PARTS[part]() : part),
     element("td", { class: "number" }, signed(value)), element("td", {}, diverging(value / most))));
   return element("table", { class: "parts" }, tableHead(["part", "log-odds", ""], ["log-odds"]),
     element("tbody", {}, ...lines),
@@ -272,11 +294,13 @@ function partsTable(parts, code, now) {
       element("td", { class: "number" }, signed(total)), element("td", {}, `probability ${(100 * now[code]).toFixed(1)}%`))));
 }
 
-/** The name of a part, with the names of the columns. */
-function named(part) {
-  return { "row bias": `bias of this ${column("row")}`, "column bias": `bias of this ${column("col")}`,
-    latent: "latent: how well both match" }[part] ?? part;
-}
+/** What parts are called. */
+const PARTS = {
+  "row bias": () => `bias of this ${column("row")}`,
+  "column bias": () => `bias of this ${column("col")}`,
+  latent: () => "latent: how well both match",
+  averaging: () => "averaging over draws",
+};
 
 const signed = (value) => (value < 0 ? "−" : "+") + Math.abs(value).toFixed(2);
 
@@ -305,7 +329,7 @@ async function showMap() {
     const most = Math.max(...places.n_labels, 1);
     const dots = places.ids.map((id, i) => {
       const dot = drawn("circle", { class: "dot", cx: xs[i].toFixed(1), cy: ys[i].toFixed(1),
-        r: (2.5 + 3 * Math.sqrt(places.n_labels[i] / most)).toFixed(1) }, drawn("title", {}, String(id)));
+        r: (1.5 + 2.5 * Math.sqrt(places.n_labels[i] / most)).toFixed(1) }, drawn("title", {}, String(id)));
       dot.addEventListener("click", () => safely(() => choose(id)));
       return dot;
     });
@@ -359,20 +383,20 @@ async function showCalibration() {
       `Not known: the server was not given pairs that the model has not seen (dyads serve --held-out).${held}`));
     return;
   }
-  const [size, edge] = [320, 40];
-  const x = (p) => edge + p * (size - edge - 12), y = (p) => size - edge - p * (size - edge - 12);
+  const [w, h, edge] = [400, 320, 44];
+  const x = (p) => edge + p * (w - edge - 24), y = (p) => h - edge - p * (h - edge - 14);
   const points = (xs, ys) => xs.map((p, i) => `${x(p).toFixed(1)},${y(ys[i]).toFixed(1)}`).join(" ");
-  const picture = drawn("svg", { class: "picture", viewBox: `0 0 ${size} ${size}`, role: "img",
+  const picture = drawn("svg", { class: "picture", viewBox: `0 0 ${w} ${h}`, role: "img",
     "aria-label": `Reliability on ${pairs} held-out pairs: observed frequency by predicted probability` },
     drawn("line", { class: "diagonal", x1: x(0), y1: y(0), x2: x(1), y2: y(1) }));
   for (const tick of [0, 0.5, 1]) {
     picture.append(
       drawn("line", { class: "axis", x1: x(tick), y1: y(0), x2: x(tick), y2: y(1) }),
       drawn("line", { class: "axis", x1: x(0), y1: y(tick), x2: x(1), y2: y(tick) }),
-      drawn("text", { x: x(tick), y: size - edge + 16, "text-anchor": "middle" }, `${100 * tick}%`),
+      drawn("text", { x: x(tick), y: h - edge + 16, "text-anchor": "middle" }, `${100 * tick}%`),
       drawn("text", { x: edge - 5, y: y(tick) + 4, "text-anchor": "end" }, `${100 * tick}%`));
   }
-  picture.append(drawn("text", { x: x(0.5), y: size - 6, "text-anchor": "middle" }, "predicted probability"));
+  picture.append(drawn("text", { x: x(0.5), y: h - 8, "text-anchor": "middle" }, "predicted probability"));
   const keys = curves.map(({ label, predicted, observed, low, high }, i) => {
     const outline = points([...predicted, ...[...predicted].reverse()], [...low, ...[...high].reverse()]);
     picture.append(drawn("g", { class: `curve-${i}` }, drawn("polygon", { class: "area", points: outline }),

@@ -181,13 +181,13 @@ def serve(
     check_host(host, token)
     with TemporaryDirectory(prefix="dyads-serve-") as name, _listen(host, port) as listening:
         folder = Path(name)
+        renew = partial(publish, model_file, folder, held_out)
+        renew()
         metrics = folder / "metrics"
         metrics.mkdir()
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(metrics)
-        renew = partial(publish, model_file, folder, held_out)
-        renew()
         config = uvicorn.Config(
-            partial(create, folder, token=token, seconds=seconds, local=host in LOCAL),
+            partial(create, folder, token=token, seconds=seconds, local=host in LOCAL, worker=True),
             factory=True,
             workers=workers,
             log_config=LOGGING,
