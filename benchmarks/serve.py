@@ -87,10 +87,14 @@ def started(command, ready, log):
                 break
             time.sleep(0.1)
         port = int(found[1])
-        while True:
-            with contextlib.suppress(OSError):
-                http.client.HTTPConnection("127.0.0.1", port, timeout=5).request("GET", "/health")
-                break
+        answers = 0
+        while answers < 20 * WORKERS:
+            # The port is open before the workers answer, of which each takes about half of the connections.
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+                connection.request("GET", "/health")
+                connection.getresponse().read()
+                answers += 1
         time.sleep(5)
         yield server, port
     finally:
@@ -113,9 +117,9 @@ def wrk(port, path, bodies, seconds, folder):
     errors = re.search(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", done.stdout)
     return {
         "requests a second": float(re.search(r"Requests/sec:\s+([\d.]+)", done.stdout)[1]),
-        "p50, ms": _milliseconds(re.search(r"50%\s+(\S+)", done.stdout)[1]),
-        "p99, ms": _milliseconds(re.search(r"99%\s+(\S+)", done.stdout)[1]),
-        "failed": int(failed[1]) * bool(failed) if failed else sum(map(int, errors.groups())) if errors else 0,
+        "p50, ms": _milliseconds(re.search(r"^ +50% +(\S+)", done.stdout, re.MULTILINE)[1]),
+        "p99, ms": _milliseconds(re.search(r"^ +99% +(\S+)", done.stdout, re.MULTILINE)[1]),
+        "failed": (int(failed[1]) if failed else 0) + (sum(map(int, errors.groups())) if errors else 0),
     }
 
 

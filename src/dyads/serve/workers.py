@@ -42,6 +42,9 @@ KEPT = 2
 UNANSWERED = 30
 """Seconds without a sign of life after which a worker is replaced: longer than a busy machine keeps one waiting."""
 
+KEEP_ALIVE = 75
+"""Seconds that an idle connection is kept, as by common proxies."""
+
 LOCAL = ("127.0.0.1", "localhost", "::1")
 """Hosts on which only this machine can reach the server."""
 
@@ -193,6 +196,8 @@ def serve(
             log_config=LOGGING,
             access_log=False,
             server_header=False,
+            # Longer than clients keep idle connections: a request must not meet one that is just being closed.
+            timeout_keep_alive=KEEP_ALIVE,
             # Requests that have begun are answered before a worker ends.
             timeout_graceful_shutdown=round(seconds) + 1,
             timeout_worker_healthcheck=UNANSWERED,
