@@ -137,7 +137,7 @@ def test_reasons_add_up_to_the_log_odds(browser, addresses, models):
     assert browser.get_log("browser") == []
 
 
-@pytest.mark.parametrize("name", ["posterior", "ordinal"])
+@pytest.mark.parametrize("name", ["posterior", pytest.param("ordinal", marks=pytest.mark.slow)])
 def test_what_would_change_is_shown_live(browser, addresses, models, name):
     model = models[name][0]
     opened(browser, addresses[name])
@@ -193,6 +193,7 @@ def test_the_map_shows_the_id_and_its_like_lead_on(browser, addresses, models):
     assert browser.get_log("browser") == []
 
 
+@pytest.mark.slow
 def test_an_unknown_id_is_told_and_the_other_side_can_be_asked(browser, addresses, models):
     opened(browser, addresses["ordinal"])
     field = browser.find_element("id", "id")
@@ -205,6 +206,7 @@ def test_an_unknown_id_is_told_and_the_other_side_can_be_asked(browser, addresse
     assert browser.get_log("browser") == []
 
 
+@pytest.mark.slow
 def test_links_have_one_side_and_a_token_is_asked_for(browser, addresses):
     opened(browser, addresses["links"])
     assert not browser.find_element("id", "sides").is_displayed()
@@ -217,14 +219,10 @@ def test_links_have_one_side_and_a_token_is_asked_for(browser, addresses):
     assert browser.get_log("browser") == []
 
 
-@pytest.mark.parametrize(
-    ("scheme", "width"),
-    [
-        ("light", 1200),
-        ("dark", 360),
-        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("dark", 1200), ("light", 360))),
-    ],
-)
+ASIDE = [pytest.param(*case, marks=pytest.mark.slow) for case in (("dark", 1200), ("light", 360), ("dark", 360))]
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1200), *ASIDE])
 def test_nothing_keeps_anyone_from_using_it(browser, addresses, models, scheme, width):
     axe = pytest.importorskip("axe_core_python.selenium")
     features = [{"name": "prefers-color-scheme", "value": scheme}]

@@ -15,7 +15,6 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("workers")]
@@ -160,4 +159,4 @@ def test_requests_of_any_shape_get_no_5xx():
     outcomes, failures = service.fuzz(400, seed=0)
     assert failures == []
     assert outcomes["2xx"] > 20, "some requests are valid"
-    assert np.isclose(sum(outcomes.values()), 400, rtol=0.5)
+    assert sum(outcomes.values()) >= 400

@@ -222,7 +222,7 @@ class Health(BaseModel):
     token: bool
 
 
-class Problem(BaseModel):
+class Refusal(BaseModel):
     """What was wrong, in one sentence."""
 
     detail: str
@@ -436,7 +436,7 @@ def create(
         redoc_url=None,
         redirect_slashes=False,
         responses={
-            status: {"model": Problem, "description": description}
+            status: {"model": Refusal, "description": description}
             for status, description in (
                 (400, "Not JSON, or for another host"),
                 (401, "No token, or a wrong one"),
