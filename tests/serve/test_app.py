@@ -167,6 +167,25 @@ def test_labels_of_a_new_id_are_folded_in_and_nothing_is_stored(models, clients,
     assert client.post("/fold-in", json=body).json() == answer.json()
 
 
+def seen_pairs(model):
+    seen = model.record_.known.seen
+    return model.row_ids_[seen.row].tolist(), model.col_ids_[seen.col].tolist()
+
+
+def test_no_question_changes_the_model(models, tmp_path):
+    model, path = models["point"]
+    served = Served(tmp_path / "1", publish(path, tmp_path), "name")
+    before = {name: value.record_ for name, value in vars(served).items() if hasattr(value, "record_")}
+    assert len(before) == 3
+    row, col = model.row_ids_[0], model.col_ids_[0]
+    served.predict([["nobody", col]], "prior")
+    served.fold_in([[col, "bought"]])
+    served.fold_in([[row, "bought"]], "col")
+    served.fold_in([[col, "bought"]], id=row)
+    served.recommend([row])
+    assert all(getattr(served, name).record_ is record for name, record in before.items())
+
+
 @pytest.mark.parametrize("name", ["point", "posterior", "ordinal"])
 def test_what_if_a_known_id_also_had_a_label(models, clients, name):
     model, client = models[name][0], clients[name]
@@ -177,6 +196,9 @@ def test_what_if_a_known_id_also_had_a_label(models, clients, name):
         answer = client.post("/fold-in", json=body).json()
         assert answer["probabilities"][0][code] > before[code]
         assert partner not in [line["id"] for line in answer["recommended"]]
+        every = client.post("/fold-in", json=body | {"n": 1000}).json()["recommended"]
+        seen = {col for row, col in zip(*seen_pairs(model), strict=True) if row == id}
+        assert {line["id"] for line in every} == set(model.col_ids_.tolist()) - seen - {partner}
     nothing = client.post("/fold-in", json={"labels": [], "id": id, "partners": [partner]}).json()
     assert nothing["probabilities"][0] == before
 
