@@ -30,7 +30,7 @@ def addresses(models, store, tmp_path_factory):
     """Addresses of servers of models, by name."""
     _, test = store
     servers, threads, found = [], [], {}
-    wanted = dict.fromkeys(("ordinal", "links"), (None, None))
+    wanted = dict.fromkeys(("ordinal", "links", "pair features"), (None, None))
     wanted |= {"posterior": ((test.X, test.y, None), None), "point": (None, "secret")}
     for name, (held_out, token) in wanted.items():
         folder = tmp_path_factory.mktemp("served")
@@ -211,6 +211,9 @@ def test_links_have_one_side_and_a_token_is_asked_for(browser, addresses):
     opened(browser, addresses["links"])
     assert not browser.find_element("id", "sides").is_displayed()
     assert browser.get_log("browser") == []
+    browser.get(addresses["pair features"])
+    wait_for(lambda: "features of pairs" in text(browser, "problem"))
+    assert not browser.find_element("id", "explorer").is_displayed()
     browser.get(addresses["point"])
     wait_for(lambda: browser.find_element("id", "token").is_displayed())
     assert not browser.find_element("id", "explorer").is_displayed()

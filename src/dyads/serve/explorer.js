@@ -444,7 +444,6 @@ async function start() {
   }
   model = await ask("/model");
   at("enter").hidden = true;
-  at("explorer").hidden = false;
   at("name").textContent = model.name;
   document.title = `${model.name} – dyads explorer`;
   const kind = model.draws ? `${model.draws} posterior draws` : "a point estimate";
@@ -454,6 +453,7 @@ async function start() {
   if (!model.can.recommend) {
     throw new Error("The model has features of pairs, which this page does not know: ask the server by a program.");
   }
+  at("explorer").hidden = false;
   const sides = ["row", "col"].map((side) => {
     const choice = element("input", { type: "radio", name: "side", value: side, checked: side === "row" });
     choice.addEventListener("change", () => safely(() => first(side)));
