@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Real data for benchmarks, where it lies beside the checkout.
 export DYADS_DATA ?= $(wildcard $(CURDIR)/../shared/data)
 
-.PHONY: demo dist docs pictures test test-slow lint types contracts check golden fuzz chaos bench bench-posterior speed rivals accuracy ranking reproduce reproduce-posterior clean
+.PHONY: demo dist docs pictures test test-slow lint types contracts check golden fuzz chaos bench bench-posterior speed rivals accuracy serve-bench ranking reproduce reproduce-posterior clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dyads demo --force
@@ -35,9 +35,10 @@ golden: $(VENV)/.installed
 	@test -n "$(BASE)" || { echo "make golden compares with a commit: expected BASE=<commit>." >&2; exit 1; }
 	$(BIN)/python tests/golden/compare.py $(BASE)
 
-# Mutated model files, checkpoints and tables: at most an hour. `--seed N` tries others; the slow suite runs a minute of it.
+# Mutated model files, checkpoints and tables, and requests to a server: at most an hour. `--seed N` tries others; the slow suite runs a minute of it.
 fuzz: $(VENV)/.installed
 	$(BIN)/python tests/fuzz/run.py
+	$(BIN)/python tests/fuzz/service.py
 
 # Kills at random moments, and flipped bytes: some ten minutes.
 chaos: $(VENV)/.installed
@@ -84,6 +85,10 @@ speed: $(VENV)/.installed
 accuracy: $(VENV)/.installed
 	$(BIN)/python benchmarks/accuracy.py
 
+# `dyads serve` under load, and ten minutes of it with reloads and killed workers. Needs wrk (Debian: wrk).
+serve-bench: $(VENV)/.installed
+	$(BIN)/python benchmarks/serve.py
+
 # Rankings of items and of triples beside other libraries: most of an hour.
 ranking: $(VENV)/.installed
 	$(BIN)/python benchmarks/ranking.py
@@ -107,7 +112,7 @@ $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("dyads needs python3 >= 3.11, this is " + sys.version) if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[plot,data,posterior,large,docs,dev]'
+	$(BIN)/python -m pip install --quiet --editable '.[plot,data,posterior,large,serve,docs,dev]'
 	touch $@
 
 clean:

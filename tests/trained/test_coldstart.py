@@ -598,3 +598,65 @@ def test_a_saved_model_keeps_its_features(tmp_path, choices):
         )
     folded = loaded.fold_in(X[new], Y[new])
     np.testing.assert_allclose(folded.predict_proba(X), model.fold_in(X[new], Y[new]).predict_proba(X), atol=1e-12)
+
+
+# ------------------------------------------------------------------------------------------------------------- what if
+
+
+def rated(seed=0, n=900):
+    rng = np.random.default_rng(seed)
+    cells = rng.choice(40 * 30, n, replace=False)
+    X = {"user": cells // 30, "film": cells % 30}
+    return X, 1 + (X["user"] * X["film"] + rng.integers(0, 3, n)) % 4
+
+
+@pytest.mark.parametrize("side", ["row", "col"])
+@pytest.mark.parametrize("kind", [LFLClassifier, LFLOrdinal])
+def test_a_supposed_label_moves_an_id_as_a_fit_to_all_its_labels_would(kind, side):
+    X, y = rated()
+    model = kind(rank=2, l2=3.0, solver=LBFGS(tol=1e-9, max_iter=2000), random_state=0).fit(X, y)
+    own, other = ("user", "film") if side == "row" else ("film", "user")
+    mine = X[own] == 7
+    new = np.setdiff1d(X[other], X[other][mine])[0]
+    every = {own: np.full(30, 7), other: np.arange(30)}
+    pair = {"user": [7], "film": [new]} if side == "row" else {"user": [new], "film": [7]}
+    before = model.log_odds({name: every[name] for name in X})
+    for label in model.classes_:
+        supposed = model.suppose(pair, [label], side=side)
+        labels = {name: np.append(X[name][mine], pair[name]) for name in X}
+        true = copy.copy(model).fold_in(labels, np.append(y[mine], label), side=side)
+        moved, expected = (other.log_odds({name: every[name] for name in X}) - before for other in (supposed, true))
+        assert np.linalg.norm(moved - expected) < 0.3 * np.linalg.norm(expected)
+        others = {name: X[name][~mine] for name in X}
+        np.testing.assert_array_equal(supposed.predict_proba(others), model.predict_proba(others))
+    np.testing.assert_array_equal(model.log_odds({name: every[name] for name in X}), before)
+
+
+def test_a_supposed_label_conditions_a_posterior():
+    X, y = rated()
+    model = LFLOrdinal(rank=2, solver=dyads.Gibbs(sweeps=60), random_state=0).fit(X, y)
+    draws = model.sample_proba({"user": [7] * 30, "film": np.arange(30)})
+    for code, label in enumerate(model.classes_):
+        weight = draws[:, 3, code]
+        exact = np.average(draws, axis=0, weights=weight)
+        supposed = model.suppose({"user": [7], "film": [3]}, [label])
+        found = supposed.predict_proba({"user": [7] * 30, "film": np.arange(30)})
+        assert np.abs(found - exact).max() < 2 / len(draws)
+        assert found[3, code] > draws[:, 3, code].mean()
+
+
+def test_what_cannot_be_supposed_is_told():
+    X, y = rated()
+    model = LFLOrdinal(rank=1, solver="point").fit(X, y)
+    for pair, labels, message in (
+        ({"user": [99], "film": [1]}, [1], "not seen in training"),
+        ({"user": [1, 2], "film": [1, 1]}, [1, 1], "got 2 rows: expected labels of one"),
+        ({"user": [1], "film": [1]}, [9], "9"),
+    ):
+        with pytest.raises(InputError, match=message):
+            model.suppose(pair, labels)
+    with pytest.raises(InputError, match="side="):
+        model.suppose({"user": [1], "film": [1]}, [1], side="left")
+    absolute = LFLOrdinal(rank=1, loss="absolute", solver="point").fit(X, y)
+    with pytest.raises(InputError, match="cannot be supposed"):
+        absolute.suppose({"user": [1], "film": [1]}, [1])

@@ -1,5 +1,7 @@
-"""The command ``dyads``, and its subcommands ``demo``, ``report``, ``reproduce`` and ``datasets``."""
+"""The command ``dyads``, and its subcommands ``demo``, ``report``, ``serve``, ``reproduce`` and ``datasets``."""
 
+import importlib.util
+import os
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +25,7 @@ from dyads.cli.inputs import (
     read_labelled,
 )
 from dyads.cli.options import TableCommand
+from dyads.errors import InputError
 
 if TYPE_CHECKING:
     from dyads.paper.experiment import Experiment
@@ -104,6 +107,48 @@ def report(
             **features,
         )
     console.say(f"Wrote {output}.")
+
+
+def serve(
+    model_file: Model,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; beyond this machine a token is needed.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is any that is free.")] = 8000,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Number of processes that answer.")] = 1,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="DYADS_TOKEN", help="What requests must carry; set the variable, since others can see options."
+        ),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, max=600, help="Time limit of a request, in seconds.")] = 10,
+    held_out: Annotated[
+        str | None, typer.Option(help="Labelled pairs not used for training, to show the calibration on.")
+    ] = None,
+    label: Label = None,
+    weight: Weight = None,
+) -> None:
+    """Serve a model over HTTP, with a page to explore it. SIGHUP loads the model file again, without a break."""
+    missing = [name for name in ("fastapi", "uvicorn", "prometheus_client") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InputError(f"dyads serve needs {', '.join(missing)}, not installed: run pip install 'dyads[serve]'.")
+    from dyads.serve import workers as servers
+
+    servers.check_host(host, token)
+    pairs = None if held_out is None else read_labelled(load_model(model_file), held_out, label, weight)
+    servers.serve(
+        model_file,
+        host=host,
+        port=port,
+        workers=workers,
+        token=token,
+        seconds=seconds,
+        held_out=pairs,
+        announce=lambda address: console.say(
+            f"Serving {model_file.name} at {address}, process {os.getpid()}. Ctrl-C stops, SIGHUP loads the file again."
+        ),
+    )
 
 
 def reproduce(
@@ -214,6 +259,7 @@ def get_dataset(name: Annotated[str, typer.Argument(help="Name of a data set.")]
 def _register(app: typer.Typer) -> None:
     """Register the commands of this module."""
     app.command(cls=TableCommand)(console.guarded()(report))
+    app.command(cls=TableCommand)(console.guarded()(serve))
     for command in (reproduce, demo):
         app.command()(console.guarded()(command))
     app.add_typer(datasets, name="datasets")

@@ -1,7 +1,8 @@
 """Container of model files and checkpoints: an uncompressed zip of a JSON manifest and named arrays (safetensors).
 
-Loading executes no code. A file is read whole, so that a loaded model does not depend on its file any longer. Writing
-is atomic: the file is written under a temporary name and then renamed.
+Loading executes no code. A file is read whole, so that a loaded model does not depend on its file any longer, unless
+the caller owns the file and asks to map it. Writing is atomic: the file is written under a temporary name and then
+renamed.
 
 The manifest holds the SHA-256 of the arrays, and zip a checksum of the manifest. They detect damage, not forgery: who
 can write the file can write its checksums too. What a reader takes from a file is therefore checked before use, by
@@ -11,6 +12,7 @@ the methods of `Contents`, in time and memory linear in the size of the file.
 import hashlib
 import json
 import math
+import mmap
 import os
 import stat
 import struct
@@ -194,8 +196,12 @@ def write_archive(path: str | os.PathLike[str], kind: Format, manifest: dict[str
         _write_aligned(archive, ARRAYS, part)
 
 
-def read_archive(path: str | os.PathLike[str], kind: Format) -> Contents:
-    """Read a file whole; the memory it takes is that of the arrays and the manifest."""
+def read_archive(path: str | os.PathLike[str], kind: Format, *, mapped: bool = False) -> Contents:
+    """Read a file whole; the memory it takes is that of the arrays and the manifest.
+
+    `mapped` : whether to map the arrays instead, so that processes share their memory. Only for a file that nobody
+    else can write: one that is cut while it is mapped would end the process.
+    """
     # Opening a pipe would wait for a writer.
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise ModelFileError(f"{path} is not a file: expected a {kind.name}. Check the path.")
@@ -207,7 +213,7 @@ def read_archive(path: str | os.PathLike[str], kind: Format) -> Contents:
             )
         try:
             with zipfile.ZipFile(file) as archive:
-                text, part = _read_parts(archive, file)
+                text, part = _read_parts(archive, file, mapped)
             manifest = json.loads(text, parse_constant=_refuse_constant)
             if not isinstance(manifest, dict) or manifest["format"] != kind.name:
                 raise ModelFileError(f"{path} has another format: expected a {kind.name}. Check the path.")
@@ -282,7 +288,7 @@ def _is_long(kind: pa.DataType) -> bool:
     return bool(pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
 
 
-def _read_parts(archive: zipfile.ZipFile, file: BinaryIO) -> tuple[bytes, Array]:
+def _read_parts(archive: zipfile.ZipFile, file: BinaryIO, mapped: bool) -> tuple[bytes, Array]:
     """The manifest, and the bytes of the arrays in writable memory.
 
     (Kernels are compiled for writable arrays, although they do not write to these.)
@@ -293,11 +299,17 @@ def _read_parts(archive: zipfile.ZipFile, file: BinaryIO) -> tuple[bytes, Array]
         raise ValueError("its parts are compressed")
     if sum(info.file_size for info in infos) > size:
         raise ValueError("its parts are larger than the file")
-    text, part = archive.read(manifest), np.empty(arrays.file_size, np.uint8)
+    text = archive.read(manifest)
     # A part starts after a header of 30 bytes, a name and an extra field. Read in place: zipfile would copy.
     file.seek(arrays.header_offset + 26)
     name_length, extra_length = struct.unpack("<HH", file.read(4))
-    file.seek(arrays.header_offset + 30 + name_length + extra_length)
+    start = arrays.header_offset + 30 + name_length + extra_length
+    if mapped:
+        # Writable, but written to by nobody: pages stay shared.
+        part = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)
+        return text, part[start : start + arrays.file_size]
+    part = np.empty(arrays.file_size, np.uint8)
+    file.seek(start)
     if file.readinto(part.data) != len(part):  # type: ignore[attr-defined]
         raise ValueError("the file was cut")
     return text, part

@@ -17,7 +17,7 @@ from typing import Any, Self
 import joblib
 import numpy as np
 from joblib.parallel import get_active_backend
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from dyads.data.codes import Codes
 from dyads.data.dyads import Counts, Dyads, Side
@@ -84,12 +84,15 @@ class _OneThread:
 
     def __init__(self) -> None:
         self._lock, self._n_inside = Lock(), 0
+        self._controller: Any = None
         self._limits: Any = None
 
     def __enter__(self) -> None:
         with self._lock:
             if not self._n_inside:
-                self._limits = threadpool_limits(1, "blas")
+                # Finding the libraries takes milliseconds, longer than the fold-in of a row.
+                self._controller = self._controller or ThreadpoolController()
+                self._limits = self._controller.limit(limits=1, user_api="blas")
             self._n_inside += 1
 
     def __exit__(self, *_: object) -> None:

@@ -320,13 +320,16 @@ class LFLRelational(_Nominal):
 ESTIMATORS = {kind.__name__: kind for kind in (LFLClassifier, LFLOrdinal, LFLLink, LFLLinkWalk, LFLRelational)}
 
 
-def load(path: str | os.PathLike[str]) -> Any:
+def load(path: str | os.PathLike[str], *, mapped: bool = False) -> Any:
     """Read a model written by `save`. Nothing in the file is executed, and the file is not needed afterwards.
+
+    With ``mapped=True`` the arrays stay in the file and are shared by all processes that map it, as those of `dyads
+    serve` do. The file must then stay as it is while the model is used: if it is cut, the process ends.
 
     A file that `save` could not have written raises a `ModelFileError` that names what is wrong. The checksums in a
     file detect damage; they do not tell who wrote it.
     """
-    record, contents = artifact.read(path)
+    record, contents = artifact.read(path, mapped=mapped)
     about = contents.typed("about", contents.field("about"), dict, "an object")
     try:
         kind = ESTIMATORS[about["estimator"]]

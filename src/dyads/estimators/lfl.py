@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from typing import Any, Self
 
@@ -35,9 +36,11 @@ from dyads.errors import (
     DivergenceError,
     InputError,
     NotConvergedWarning,
+    UnknownIdError,
     VanishedWarning,
     WeightWarning,
     caller_level,
+    unknown_name,
 )
 from dyads.estimators.callbacks import CallbackSupportMixin, report_end, reported, with_callbacks
 from dyads.estimators.predictor import Predictor
@@ -75,6 +78,7 @@ from dyads.trained.coldstart import (
     fold_in,
     posterior_draws,
     refuse_featureless,
+    supposed,
     targets,
     with_mean_predictions,
     with_more,
@@ -709,6 +713,31 @@ class LFL(CallbackSupportMixin, Predictor):
         self.record_ = fold_in(grown, dyads, rows, cols, self._engine)
         self._count_pairs(len(dyads))
         return self
+
+    def suppose(self, X: Any, y: Any, *, side: str = "row") -> Self:
+        """What if: a copy of the model as it would be if one known row also had the labels y; all else is fixed.
+
+        A posterior is conditioned on the labels: its draws are resampled by their likelihood, so that a few labels are
+        exact, but for the number of draws. Of a point estimate the row is solved for again, with the labels that the
+        model expects in place of those of the fit, which it does not keep; without X it would stay as it is.
+
+        `X, y` : labelled dyads of one known row (column, if ``side="col"``) with known ids.
+        """
+        if side not in ("row", "col"):
+            raise unknown_name("side", side, ("row", "col"))
+        check_is_fitted(self)
+        record = self.record_
+        more = self._read_more(record, X, y, None)
+        own = more.dyads.row if side == "row" else more.dyads.col
+        if len(more.rows) > len(record.known.rows) or len(more.cols) > len(record.known.cols):
+            raise UnknownIdError("suppose got ids not seen in training: expected known ids. Use fold_in for a new id.")
+        if not len(own) or (own != own[0]).any():
+            raise InputError(
+                f"suppose got {len(np.unique(own))} {'rows' if side == 'row' else 'columns'}: expected labels of one."
+            )
+        changed = copy(self)
+        changed.record_ = supposed(record, more.dyads, side, self._engine)
+        return changed
 
     def _count_pairs(self, n_more: int) -> None:
         self.trained_on_ = {**self.trained_on_, "pairs": self.trained_on_["pairs"] + n_more}

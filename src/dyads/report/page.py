@@ -108,9 +108,14 @@ def report(
         "version": dyads.__version__,
         **dict(zip(("row", "col"), (ids.name for ids in model.record_.known.vocabularies[:2]), strict=True)),
     }
-    page = files("dyads.report").joinpath("page.html").read_text(encoding="utf8")
+    page, style, script = (
+        files("dyads.report").joinpath(name).read_text(encoding="utf8")
+        for name in ("page.html", "parts.css", "parts.js")
+    )
     text = Template(page).substitute(
         sections | {key: html.escape(name) for key, name in names.items()},
+        style=style,
+        script=script,
         data=json.dumps(looked_up).replace("<", "\\u003c"),
         note=note,
         hidden="" if looked_up["rows"] else "hidden",

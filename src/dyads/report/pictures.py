@@ -7,9 +7,9 @@ draws it again. `ax` : matplotlib axes to draw on, new ones by default; they are
 import copy
 import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -62,6 +62,33 @@ class Display(ABC):
     def _draw(self, ax: Any) -> None: ...
 
 
+class Reliability(NamedTuple):
+    """Calibration of the probabilities of one label, by bins of about equal weight.
+
+    Attributes
+    ----------
+    predicted, observed : (n_bins,) mean probability, and frequency of the label
+    low, high : (n_bins,) 90% bootstrap interval of the frequency
+    """
+
+    predicted: Array
+    observed: Array
+    low: Array
+    high: Array
+
+
+def reliability_curves(truth: Array, proba: Array, sample_weight: Any = None) -> Iterator[Reliability]:
+    """The calibration of each label; few dyads have few bins.
+
+    `truth`, `proba` : (n, n_labels) mask of the true label, and probabilities.
+    """
+    n_bins = max(2, min(BINS, len(truth) // DYADS_PER_BIN))
+    for happened, probability in zip(truth.T, np.asarray(proba, dtype=np.float64).T, strict=True):
+        predicted, observed, _ = reliability(happened, probability, sample_weight, n_bins=n_bins)
+        _, low, high = reliability_band(happened, probability, sample_weight, n_bins=n_bins)
+        yield Reliability(predicted, observed, low, high)
+
+
 @dataclass(eq=False, repr=False)
 class ReliabilityDisplay(Display):
     """Observed frequency against predicted probability, one line per label; the diagonal is perfect calibration.
@@ -71,12 +98,10 @@ class ReliabilityDisplay(Display):
 
     Attributes
     ----------
-    curves : for each label, the mean probability and the frequency of each bin (n_bins,)
-    bands : for each label, probabilities, and lower and upper bounds of the frequency there
+    curves : for each label, its calibration by bins
     """
 
-    curves: dict[Any, tuple[Array, Array]]
-    bands: dict[Any, tuple[Array, Array, Array]]
+    curves: dict[Any, Reliability]
 
     @classmethod
     def from_estimator(cls, model: Any, X: Any, y: Any, *, sample_weight: Any = None, ax: Any = None) -> Self:
@@ -98,20 +123,16 @@ class ReliabilityDisplay(Display):
                 f"proba has shape {np.shape(proba)}: expected {truth.shape}, one line per label of y and one column "
                 f"per class. For a fitted model, call {cls.__name__}.from_estimator(model, X, y)."
             )
-        proba, n_bins = np.asarray(proba, dtype=np.float64), max(2, min(BINS, len(truth) // DYADS_PER_BIN))
-        curves, bands = {}, {}
-        for index, label in enumerate(classes):
-            judged = truth[:, index], proba[:, index], sample_weight
-            confidence, frequency, _ = reliability(*judged, n_bins=n_bins)
-            curves[label], bands[label] = (confidence, frequency), reliability_band(*judged, n_bins=n_bins)
-        return cls(curves, bands).plot(ax)
+        curves = reliability_curves(truth, proba, sample_weight)
+        return cls(dict(zip(classes, curves, strict=True))).plot(ax)
 
     def _draw(self, ax: Any) -> None:
         ax.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--", label="calibrated")
         for index, (label, curve) in enumerate(self.curves.items()):
             colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index // len(COLOURS) % len(MARKERS)]
-            ax.fill_between(*self.bands[label], color=colour, alpha=0.2, linewidth=0)
-            ax.plot(*curve, marker=marker, markersize=4, linewidth=1.2, color=colour, label=_text(label))
+            ax.fill_between(curve.predicted, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0)
+            line = {"marker": marker, "markersize": 4, "linewidth": 1.2, "color": colour, "label": _text(label)}
+            ax.plot(curve.predicted, curve.observed, **line)
         ax.set(xlabel="predicted probability", ylabel="observed frequency", xlim=(0, 1), ylim=(0, 1), aspect="equal")
         ax.set_title("Reliability on held-out pairs")
         ax.legend(frameon=False)
@@ -402,6 +423,21 @@ class SearchDisplay(Display):
         ax.legend(frameon=False)
 
 
+def latent_map(model: Any, side: str = "row") -> tuple[Array, Array]:
+    """Places (n, 2) of rows or columns on the first two principal components of their latent weights.
+
+    Also returns the share of the variance of each component. Near ids have similar labels.
+    """
+    n = len(model.row_ids_ if side == "row" else model.col_ids_)
+    weights = np.asarray(model.record_.best_model.latent(np.arange(n), side), float)
+    if weights.shape[1] < 2:
+        raise InputError(f"The model has {weights.shape[1]} latent weights per {side}: a map needs at least two.")
+    centred = weights - weights.mean(axis=0)
+    _, singular_values, directions = np.linalg.svd(centred, full_matrices=False)
+    share = singular_values**2 / np.maximum((singular_values**2).sum(), np.finfo(float).tiny)
+    return centred @ directions[:2].T, share
+
+
 @dataclass(eq=False, repr=False)
 class MapDisplay(Display):
     """Rows or columns on the first two principal components of their latent weights: near ones have similar labels.
@@ -424,13 +460,8 @@ class MapDisplay(Display):
         """The map of the rows of a fitted model of this library; of its columns, for ``side="col"``."""
         _check_model(model, "record_")
         ids = model.row_ids_ if side == "row" else model.col_ids_
-        weights = np.asarray(model.record_.best_model.latent(np.arange(len(ids)), side), float)
-        if weights.shape[1] < 2:
-            raise InputError(f"The model has {weights.shape[1]} latent weights per {side}: a map needs at least two.")
-        centred = weights - weights.mean(axis=0)
-        _, singular_values, directions = np.linalg.svd(centred, full_matrices=False)
-        share = singular_values**2 / np.maximum((singular_values**2).sum(), np.finfo(float).tiny)
-        return cls(centred @ directions[:2].T, ids, (float(share[0]), float(share[1])), most).plot(ax)
+        places, share = latent_map(model, side)
+        return cls(places, ids, (float(share[0]), float(share[1])), most).plot(ax)
 
     def _draw(self, ax: Any) -> None:
         # Hundreds of points as vector graphics make a large file.

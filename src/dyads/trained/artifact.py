@@ -128,13 +128,13 @@ def _arrays_of(draw: Draw, sides: list[str]) -> dict[str, Any]:
     return arrays
 
 
-def read(path: str | os.PathLike[str]) -> tuple[Record, Contents]:
+def read(path: str | os.PathLike[str], *, mapped: bool = False) -> tuple[Record, Contents]:
     """Read a model, and the contents of its file, whose field "about" holds the metadata of the estimator.
 
     The file may come from a stranger: whatever could crash, hang or give invalid probabilities raises a
-    `ModelFileError`.
+    `ModelFileError`. `mapped` : as for `read_archive`.
     """
-    contents = read_archive(path, MODEL)
+    contents = read_archive(path, MODEL, mapped=mapped)
     classes = _classes(contents)
     structure = _structure(contents, len(classes))
     known = _known(contents, classes, structure)

@@ -18,6 +18,8 @@ from dyads.model.objective import BlockPrior
 from dyads.model.parameters import Blocks, Role
 from dyads.model.record import Draw, Entities, Known, Model, Parts, Record
 from dyads.model.streams import FIXED_SEED, Key, Stream, random_stream
+from dyads.model.structure import is_undirected
+from dyads.trained.predictions import log_likelihood
 
 Array = np.ndarray[Any, Any]
 
@@ -417,3 +419,71 @@ def _with_seen(known: Known, dyads: Dyads, rows: Codes, cols: Codes) -> Known:
         lines = sparse.hstack([own[:, :first], sparse.diags_array(1 / np.sqrt(size)) @ joined], format="csr")
         changed.append(replace(entities, features=_with_lines(entities.features, codes, lines)))
     return known.with_sets(changed)
+
+
+def supposed(record: Record, dyads: Dyads, side: str, engine: Engine) -> Record:
+    """The record as it would be if one known row (column) had the labels of `dyads` as well, all else fixed.
+
+    The draws of a posterior are resampled by the likelihood of these labels: by Bayes' theorem, draw s has the weight
+    prod_i p_s(y_i). A point estimate is solved for again. The labels of its fit are not kept, so that the pairs of the
+    fit stand in with the labels that the model expects,
+
+        sum_i loss(y_i) + sum_seen sum_y p_y loss(y) + 1/2 s |a - a_0|^2,
+
+    whose minimum without further labels is the block a_0 of the fit, and whose curvature there is that of the fit.
+
+    `dyads` : labelled dyads of the known entities, all of one row or of one column, as `side` says.
+    """
+    if record.is_posterior:
+        likelihood = log_likelihood(record, dyads.label, list(dyads.codes), dyads.side.dyad, engine).sum(axis=1)
+        reached = np.cumsum(link(likelihood[None])[0])
+        n = len(record.draws)
+        chosen = np.searchsorted(reached, (np.arange(n) + 0.5) / n * reached[-1])
+        best = int(np.bincount(chosen, minlength=n).argmax())
+        draws = tuple(record.draws[i] for i in chosen.tolist())
+        return replace(record, draws=draws, best=int(np.searchsorted(chosen, best)))
+    (model,) = record.models
+    known, role = record.known, 0 if side == "row" else 1
+    if record.parts.loss.ordered or known.seen is None or known.only_links or known.dyad_encoder is not None:
+        raise InputError(
+            "Labels of a known id cannot be supposed here: expected a posterior, or a proper loss and a model "
+            "that keeps all pairs of its fit and has no features of pairs. Fold in a new id, or fit with "
+            "solver='gibbs'."
+        )
+    code = dyads.codes[role][:1]
+    joined = _with_expected(model, dyads, code, role, engine)
+    centre = [model.draw.rows.centre, model.draw.cols.centre]
+    centre[role] = model.layout.blocks(model.theta)[known.set_of(role)][code[0]].astype(np.float64)
+    rows, cols = (code, code) if known.one_set else (code, code[:0]) if role == 0 else (code[:0], code)
+    with engine.bind(record.parts.objective(known, known.counts_of(joined)), joined) as problem:
+        solution, _ = _solve_in_turn(problem, model.theta, rows, cols, OwnPrior((centre[0], centre[1])), 0)
+    return replace(record, draws=(replace(model.draw, theta=solution.astype(model.theta.dtype)),))
+
+
+def _with_expected(model: Model, dyads: Dyads, code: Codes, role: int, engine: Engine) -> Dyads:
+    """Labelled dyads, and before them those that an entity has in the fit, with each label by its probability."""
+    known, n_labels, none = model.known, dyads.n_labels, dyads.row[:0]
+    assert known.seen is not None
+    both = is_undirected(type(model.structure), known.one_set)
+    of_rows, of_cols = (code if both or role == 0 else none), (code if both or role == 1 else none)
+    seen = [
+        (*known.seen.pairs_of(of_rows, of_cols, relation), relation)
+        for relation in range(1 if known.relations is None else len(known.relations))
+    ]
+    row, col = (np.concatenate([pairs[i] for pairs in seen]) for i in range(2))
+    relation = None if known.relations is None else np.repeat([kind for *_, kind in seen], [len(r) for r, *_ in seen])
+    codes = [row, col, *([] if relation is None else [relation])]
+    proba = link(engine.scores([model], codes, known.pair_features(codes)))
+    whole = [np.append(np.repeat(old, n_labels), new) for old, new in zip(codes, dyads.codes, strict=True)]
+    kept = np.append(proba.ravel(), dyads.weights)
+    # A weight must be positive.
+    kept = np.maximum(kept, np.finfo(np.float32).tiny)
+    return replace(
+        dyads,
+        row=whole[0],
+        col=whole[1],
+        relation=whole[2] if len(whole) > 2 else None,
+        label=np.append(np.tile(np.arange(n_labels), len(row)), dyads.label),
+        weight=kept,
+        side=known.side._replace(dyad=known.pair_features(whole)),
+    )

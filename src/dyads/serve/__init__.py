@@ -1,0 +1,1 @@
+"""Serving: a trained model over HTTP, and the page that explores it."""

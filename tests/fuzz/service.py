@@ -1,0 +1,126 @@
+"""Fuzzing of the service: `python tests/fuzz/service.py`, part of `make fuzz`.
+
+Schemathesis makes requests from the description of the service, valid and invalid ones. A failure is a status from 500
+on, an exception, or an error without a sentence.
+"""
+
+import argparse
+import itertools
+import sys
+import tempfile
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import hypothesis
+import schemathesis
+from hypothesis import HealthCheck, Phase, Verbosity
+
+import dyads
+from dyads.datasets.synthetic import make_store
+from dyads.serve.app import create
+from dyads.serve.workers import publish
+
+HEADERS = {"host": "localhost"}
+
+
+def _model(folder):
+    train, _ = make_store(20, 15, random_state=0).split(0.6)
+    X = {"shopper": train.X["shopper"], "product": train.X["product"]}
+    dyads.LFLClassifier(rank=2, l2=1.0, solver="point", random_state=0).fit(X, train.y).save(folder / "model.dyads")
+    served = folder / "served"
+    served.mkdir()
+    publish(folder / "model.dyads", served)
+    ids = [str(X["shopper"][0]), str(X["shopper"][1])], [str(X["product"][0]), str(X["product"][1])]
+    return create(served), ids, [str(label) for label in sorted(set(train.y))]
+
+
+def _likely(schema, ids, labels):
+    """Put known ids and labels into the description as examples, so that not all requests end at unknown ids."""
+    fields = schema.raw_schema["components"]["schemas"]
+    (rows, cols), texts = ids, {"anyOf": [{"enum": [*ids[0], *ids[1], *labels]}]}
+    listed = dict.fromkeys(("PredictRequest", "IntervalsRequest", "ExplainRequest"), "pairs")
+    for name, field in (listed | {"FoldInRequest": "labels"}).items():
+        second = labels if field == "labels" else cols
+        pair = {"type": "array", "prefixItems": [{"enum": cols if field == "labels" else rows}, {"enum": second}]}
+        items = fields[name]["properties"][field]["items"]
+        fields[name]["properties"][field]["items"] = {"anyOf": [pair | {"minItems": 2, "maxItems": 2}, items]}
+    for name in ("RecommendRequest", "SimilarRequest"):
+        items = fields[name]["properties"]["ids"]["items"]
+        fields[name]["properties"]["ids"]["items"] = {"anyOf": [texts, items]}
+
+
+def fuzz(n, seed):
+    """Send `n` requests or a few more; the number of each outcome, and the failures."""
+    outcomes, failures = Counter(), []
+    with tempfile.TemporaryDirectory() as name:
+        application, ids, labels = _model(Path(name))
+        from starlette.testclient import TestClient
+
+        with TestClient(application, base_url="http://localhost", raise_server_exceptions=False) as client:
+            schema = schemathesis.openapi.from_dict(client.get("/openapi.json").json())
+            _likely(schema, ids, labels)
+            operations = [each.ok() for each in schema.get_all_operations()]
+            modes = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
+            # Some routes have few different requests, so that a round makes fewer than it is asked for.
+            while sum(outcomes.values()) < n:
+                for operation, mode in itertools.product(operations, modes):
+                    share = max(1, (n - sum(outcomes.values())) // (2 * len(operations)))
+                    _run(client, operation, mode, share, seed, outcomes, failures)
+                seed += 1
+    return outcomes, failures
+
+
+def _run(client, operation, mode, n, seed, outcomes, failures):
+    try:
+        strategy = operation.as_strategy(generation_mode=mode)
+    except Exception as error:
+        if mode is schemathesis.GenerationMode.NEGATIVE:
+            # A request without parameters cannot be wrong.
+            return
+        raise error
+
+    def one(case):
+        try:
+            arguments = case.as_transport_kwargs(base_url="http://localhost")
+            arguments = {
+                key: value for key, value in arguments.items() if key in ("method", "url", "json", "data", "params")
+            }
+            body = {"content": arguments.pop("data")} if isinstance(arguments.get("data"), bytes | str) else {}
+            arguments.pop("data", None)
+            response = client.request(
+                **arguments, **body, headers=HEADERS | {"content-type": case.media_type or "text/plain"}
+            )
+        except (UnicodeError, ValueError):
+            outcomes["cannot be sent"] += 1
+            return
+        outcomes[f"{response.status_code // 100}xx"] += 1
+        wrong = response.status_code >= 500 or (response.status_code >= 400 and set(response.json()) != {"detail"})
+        if wrong and len(failures) < 20:
+            failures.append((operation.label, response.status_code, response.text[:200], repr(case.body)[:300]))
+
+    settings = hypothesis.settings(
+        max_examples=n, deadline=None, database=None, phases=[Phase.generate], verbosity=Verbosity.quiet,
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    try:
+        hypothesis.seed(seed)(settings(hypothesis.given(case=strategy)(one)))()
+    except hypothesis.errors.Unsatisfiable:
+        outcomes["no request"] += 1
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--n", type=int, default=10_000, help="number of requests")
+    parser.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args()
+    warnings.simplefilter("ignore")
+    outcomes, failures = fuzz(chosen.n, chosen.seed)
+    print(dict(outcomes), "requests,", len(failures), "failures")
+    for failure in failures:
+        print(*failure)
+    return bool(failures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
