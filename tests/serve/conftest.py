@@ -4,9 +4,6 @@ import pytest
 import dyads
 from dyads.datasets.synthetic import make_relations, make_store
 
-pytest.importorskip("fastapi")
-pytest.importorskip("prometheus_client")
-
 
 @pytest.fixture(scope="session")
 def store():
