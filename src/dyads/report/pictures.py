@@ -131,8 +131,10 @@ class ReliabilityDisplay(Display):
         for index, (label, curve) in enumerate(self.curves.items()):
             colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index // len(COLOURS) % len(MARKERS)]
             ax.fill_between(curve.predicted, curve.low, curve.high, color=colour, alpha=0.2, linewidth=0)
-            line = {"marker": marker, "markersize": 4, "linewidth": 1.2, "color": colour, "label": _text(label)}
-            ax.plot(curve.predicted, curve.observed, **line)
+            ax.plot(
+                curve.predicted, curve.observed, marker=marker, markersize=4, linewidth=1.2, color=colour,
+                label=_text(label),
+            )  # fmt: skip
         ax.set(xlabel="predicted probability", ylabel="observed frequency", xlim=(0, 1), ylim=(0, 1), aspect="equal")
         ax.set_title("Reliability on held-out pairs")
         ax.legend(frameon=False)
