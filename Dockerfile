@@ -7,7 +7,7 @@ RUN python -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels /source
 
 FROM python:3.13-slim
 COPY --from=build /wheels /wheels
-RUN python -m pip install --no-cache-dir "$(ls /wheels/*.whl)[plot,large]" && rm -r /wheels && useradd --create-home dyads
+RUN python -m pip install --no-cache-dir "$(ls /wheels/*.whl)[plot,large,serve]" && rm -r /wheels && useradd --create-home dyads
 USER dyads
 # Compiled kernels are kept here; mount a volume to keep them between containers.
 ENV NUMBA_CACHE_DIR=/home/dyads/.cache/kernels
