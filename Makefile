@@ -92,7 +92,7 @@ $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("dyads needs python3 >= 3.11, this is " + sys.version) if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[plot,data,posterior,large,docs,dev]'
+	$(BIN)/python -m pip install --quiet --editable '.[plot,data,posterior,large,ray,docs,dev]'
 	touch $@
 
 clean:

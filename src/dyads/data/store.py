@@ -11,9 +11,10 @@ import importlib.util
 import json
 import os
 import shutil
+import socket
 import uuid
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -325,6 +326,40 @@ class Store(Pairs):
         return replace(dyads, row=row, col=col, label=label, weight=weight, relation=relation, side=side), arrays[
             "place"
         ]
+
+
+def checksum_of(columns: Iterable[Array]) -> int:
+    """CRC-32 of some columns, one after the other."""
+    total = 0
+    for column in columns:
+        total = zlib.crc32(np.ascontiguousarray(column).data, total)
+    return total
+
+
+def reached(store: str) -> int:
+    """Return the number of pairs of a store, by its manifest alone; raise if this machine does not reach it."""
+    return int(_read_manifest(Path(store))["n"])
+
+
+def read_lines(store: str, order: str, columns: Sequence[str], begin: int, end: int, checksum: int) -> dict[str, Array]:
+    """Read some lines of an order of a store, on a machine that has not opened it: mapped from disk, and checked.
+
+    `order` : folder of the order in the store, "" for the order of the tables. `checksum` : see `checksum_of`.
+    """
+    where = Path(store, order)
+    try:
+        read = {name: np.load(where / f"{name}.npy", mmap_mode="r")[begin:end] for name in columns}
+    except (OSError, ValueError) as error:
+        raise StoreError(
+            f"{where} cannot be read on {socket.gethostname()} ({error}): expected a store that all machines reach by "
+            "the same path. Put it on a shared file system."
+        ) from error
+    if checksum_of(read.values()) != checksum:
+        raise StoreError(
+            f"{where} holds other pairs on {socket.gethostname()}: expected one store that all machines reach by the "
+            "same path. Put it on a shared file system, or make it again."
+        )
+    return {name: np.asarray(column) for name, column in read.items()}
 
 
 def discard(part: Pairs) -> None:

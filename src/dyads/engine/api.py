@@ -203,6 +203,10 @@ class Engine(Protocol):
         """
         ...
 
+    def for_memory(self) -> "Engine":
+        """Return the engine for a few dyads in memory: this one, unless it fits stores only."""
+        ...
+
     def scores(self, models: Sequence[Model], codes: Sequence[Codes], features: Any = None) -> Array:
         """Return the scores of dyads (n, n_labels) in double precision; their softmax gives the probabilities.
 
