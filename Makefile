@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Real data for benchmarks, where it lies beside the checkout.
 export DYADS_DATA ?= $(wildcard $(CURDIR)/../shared/data)
 
-.PHONY: demo docs test test-slow lint types contracts check golden fuzz chaos bench bench-posterior speed rivals accuracy ranking reproduce reproduce-posterior clean
+.PHONY: demo docs test test-slow lint types contracts check golden fuzz chaos chaos-cluster bench bench-posterior speed rivals accuracy ranking reproduce reproduce-posterior clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dyads demo --force
@@ -42,6 +42,10 @@ fuzz: $(VENV)/.installed
 # Kills at random moments, and flipped bytes: some ten minutes.
 chaos: $(VENV)/.installed
 	$(BIN)/python tests/chaos/run.py
+
+# Kills of workers and nodes of a Ray cluster on this machine: some twenty minutes. KILLS=<n> and SECONDS=<length of a fit>.
+chaos-cluster: $(VENV)/.installed
+	$(BIN)/python tests/chaos/cluster.py --kills $(or $(KILLS),50) --seconds $(or $(SECONDS),60)
 
 # The documentation, in build/docs; warnings are errors.
 docs: $(VENV)/.installed

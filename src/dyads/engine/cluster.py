@@ -33,7 +33,7 @@ from dyads.engine.lanes import SERIAL
 from dyads.engine.orders import CHUNK, SHARD, Bounds, Run, Shard, even_tasks
 from dyads.engine.sums import Groups, Part, Prior, relation_tasks
 from dyads.engine.updates import HostUpdates
-from dyads.engine.worker import Evaluation, Lines, Machine, Owners, Update
+from dyads.engine.worker import Evaluation, Lines, Owners, Update
 from dyads.errors import ClusterError, DyadsError, InputError, counted
 from dyads.model.objective import BlockPrior, Objective
 from dyads.model.parameters import Blocks, Role
@@ -197,10 +197,15 @@ class Cluster:
     @classmethod
     def at(cls, engine: Ray) -> "Cluster":
         """Connect to a cluster; raise a sentence unless all its machines can take part."""
-        _connect(engine.address)
-        cluster = cls(engine.timeout)
+        cluster = cls.joined(engine)
         cluster.check()
         return cluster
+
+    @classmethod
+    def joined(cls, engine: Ray) -> "Cluster":
+        """Connect to a cluster, whatever its machines are like."""
+        _connect(engine.address)
+        return cls(engine.timeout)
 
     @property
     def n_processors(self) -> int:
@@ -209,8 +214,8 @@ class Cluster:
 
         return max(1, int(ray.cluster_resources().get("CPU", 1)))
 
-    def machines(self, store: str | None = None) -> list[dict[str, Any]]:
-        """Return what each machine says of itself; see `_probe`. `store` : path that it should reach."""
+    def machines(self, store: str | None = None, trial: bool = False) -> list[dict[str, Any]]:
+        """Return what each machine says of itself, or the error that it ended in; see `worker.introduced`."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -245,7 +250,7 @@ class Cluster:
         for said in computing:
             # A machine that fails while it is asked is Ray's to leave out; its tasks run elsewhere.
             if "versions" in said:
-                _check_versions(self.here, said["versions"], said["name"])
+                worker.check_versions(self.here.versions, said["name"], said["versions"])
             elif "dyads" in said.get("error", ""):
                 raise ClusterError(
                     f"The machine {said['name']} of the Ray cluster cannot import dyads ({said['error']}): expected "
@@ -257,24 +262,28 @@ class Cluster:
                 "cluster-check."
             )
 
-    def run(self, phase: str, common: tuple[Specs, SharedBlocks], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def run(
+        self, function: str, phase: str, common: Sequence[Shared], tasks: Sequence[tuple[Any, ...]], told: Any = None
+    ) -> list[Any]:
         """Run tasks; return their results in the order of the tasks.
 
-        `common` : specs and blocks. A task whose worker is lost runs again, up to `MOST_RUNS` times.
+        A task whose worker is lost runs again, up to `MOST_RUNS` times.
+
+        `function` : module and name of a function of the shared arrays, as a tuple, and of the arguments of a task.
+        `phase` : what the tasks do, for messages. `told` : called with the number of tasks done, and of all.
         """
         import ray
 
         began, results, runs = time.perf_counter(), [None] * len(tasks), [0] * len(tasks)
         seconds, workers = [0.0] * len(tasks), Counter[str]()
         received, waiting, left = 0, dict[Any, int](), list(range(len(tasks)))[::-1]
-        specs, blocks = common
         most = AHEAD * self.n_processors
         try:
             while left or waiting:
                 while left and len(waiting) < most:
                     number = left.pop()
-                    refs = [block.ref for block in blocks]
-                    task = self._task.remote(self.here.versions, phase, specs, *refs, tasks[number])
+                    refs = [shared.ref for shared in common]
+                    task = self._task.remote(self.here.versions, function, tasks[number], *refs)
                     waiting[task] = number
                     runs[number] += 1
                 done, _ = ray.wait(list(waiting), timeout=self.timeout)
@@ -289,22 +298,24 @@ class Cluster:
                     try:
                         results[number], who, seconds[number] = ray.get(ref, timeout=self.timeout)
                     except ray.exceptions.RayError as error:
-                        self._lost(error, phase, runs[number], blocks)
+                        self._lost(error, phase, runs[number], common)
                         left.append(number)
                         continue
                     workers[who] += 1
                     received += _size(results[number])
+                    if told is not None:
+                        told(sum(workers.values()), len(tasks))
         finally:
             for ref in waiting:
                 with contextlib.suppress(Exception):
                     ray.cancel(ref, force=True)
-        sent = sum(block.nbytes for block in blocks) + sum(_size(task) for task in tasks)
+        sent = sum(shared.nbytes for shared in common) + sum(_size(task) for task in tasks)
         done_in = time.perf_counter() - began
         again = sum(runs) - len(tasks)
         logger.info("%s", Pass(phase, done_in, tuple(seconds), dict(workers), again, sent, received))
         return results
 
-    def _lost(self, error: Any, phase: str, n_runs: int, blocks: SharedBlocks) -> None:
+    def _lost(self, error: Any, phase: str, n_runs: int, common: Sequence[Shared]) -> None:
         """Raise, unless a task failed because something was lost: then it can run again."""
         import ray
 
@@ -325,8 +336,8 @@ class Cluster:
             ) from error
         logger.warning("A task is run again (%s): %s", phase, _short(error))
         if isinstance(error, ray.exceptions.ObjectLostError) or isinstance(cause, ray.exceptions.ObjectLostError):
-            for block in blocks:
-                block.renew()
+            for shared in common:
+                shared.renew()
         time.sleep(min(1.0, 0.01 * 2**n_runs))
 
 
@@ -374,43 +385,30 @@ def _connect(address: str) -> None:
 
 
 def _entry() -> Any:
-    def task(versions: Any, phase: str, specs: Any, row: Any, col: Any, shared: Any, arguments: Any) -> Any:
+    def task(versions: Any, function: str, arguments: Any, *common: Any) -> Any:
         import os
         import socket
         import time
+        from importlib import import_module
 
         from dyads.engine import worker
-        from dyads.errors import ClusterError
-        from dyads.model.parameters import Blocks
 
-        found = worker.machine()
-        if found.versions != versions:
-            raise ClusterError(
-                f"The machine {found.name} of the Ray cluster has {', '.join(found.versions)}: expected "
-                f"{', '.join(versions)}. Install the same versions everywhere, and run dyads cluster-check."
-            )
+        worker.check_versions(versions)
         began = time.perf_counter()
-        result = worker.perform(phase, specs, Blocks(row, col, shared), arguments)
+        module, name = function.split(":")
+        result = getattr(import_module(module), name)(common, *arguments)
         return result, f"{socket.gethostname()}:{os.getpid()}", time.perf_counter() - began
 
     return task
 
 
 def _probe() -> Any:
-    def probe(store: str | None) -> dict[str, Any]:
+    def probe(store: str | None, trial: bool) -> dict[str, Any]:
         from dyads.engine import worker
 
-        return worker.introduced(store)
+        return worker.introduced(store, trial)
 
     return probe
-
-
-def _check_versions(here: Machine, versions: tuple[str, ...], name: str) -> None:
-    if here.versions != tuple(versions):
-        raise ClusterError(
-            f"The machine {name} of the Ray cluster has {', '.join(versions)}: expected {', '.join(here.versions)}. "
-            "Install the same versions everywhere, and run dyads cluster-check."
-        )
 
 
 def _short(error: BaseException) -> str:
@@ -437,11 +435,16 @@ class ClusterBound(Bound):
     def __init__(self, objective: Objective, dyads: Dyads, counts: Counts | None, cluster: Cluster) -> None:
         super().__init__(objective, dyads, counts, Threads(CPU().n_threads()))
         self.cluster = cluster
-        self._store = str(dyads.home.path.resolve())
+        self._store = dyads.home.location
         self._lines: dict[tuple[str, int], Lines] = {}
         n_tasks = max(LEAST_TASKS, TASKS_OF_PROCESSOR * cluster.n_processors)
         self.task_dyads = min(max(len(dyads) // n_tasks, 1), SHARD)
         """Target number of dyads per task."""
+
+    def run(self, phase: str, specs: Specs, blocks: SharedBlocks, tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Run tasks of a phase; see `worker.TASKS`."""
+        named = [(phase, specs, *task) for task in tasks]
+        return self.cluster.run("dyads.engine.worker:perform", phase, blocks, named)
 
     def lines(self, order: str, begin: int, dyads: Dyads) -> Lines:
         """Return where some dyads lie, the first at position `begin` of an order."""
@@ -525,7 +528,7 @@ class OnCluster(Host):
     def _on_cluster(self, phase: str, theta: Array, blocks: Blocks, tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
         if self._shared[0] is not blocks:
             self._shared = (blocks, SharedBlocks(*(Shared(np.ascontiguousarray(block)) for block in blocks)))
-        return self._bound.cluster.run(phase, (self._specs(theta), self._shared[1]), tasks)
+        return self._bound.run(phase, self._specs(theta), self._shared[1], tasks)
 
     def descent(self, theta: Array, visited: bool = False) -> HostDescent:
         raise InputError(
@@ -587,7 +590,7 @@ class ClusterUpdates(HostUpdates):
                     )
                     tasks.append((update, how))
                     places.append(place)
-        results = self._bound.cluster.run(phase, (self._specs, self.shared_blocks(role)), tasks)
+        results = self._bound.run(phase, self._specs, self.shared_blocks(role), tasks)
         for place, result in zip(places, results, strict=True):
             table[place] = result[0]
             if phase == "draw":
@@ -613,7 +616,7 @@ class SharedOnCluster:
     team = SERIAL
 
     def __init__(self, updates: ClusterUpdates, bound: ClusterBound, specs: Specs, prior: Prior) -> None:
-        self.prior, self._specs, self._cluster = prior, specs, bound.cluster
+        self.prior, self._specs, self._bound = prior, specs, bound
         self._blocks = updates.shared_blocks(Role.SHARED)
         size = prior.centre.shape[1]
         self.groups = Groups.of(specs.structure, Role.SHARED, size, size)
@@ -645,7 +648,7 @@ class SharedOnCluster:
     def sums_at(self, t: int, x: Array, part: Part, curved: bool, out: Array, work: Any) -> float:
         at = Evaluation(t, x.copy(), part, curved)
         tasks = [(parts, self.prior, at) for parts in work]
-        results = self._cluster.run("shared", (self._specs, self._blocks), tasks)
+        results = self._bound.run("shared", self._specs, self._blocks, tasks)
         sums = [found for listed in results for found in listed]
         if curved:
             out[:] = 0

@@ -6,8 +6,11 @@ is computed again elsewhere. Shards stay in the process between sweeps.
 
 import platform
 import socket
+import time
+import zlib
 from collections import OrderedDict
 from dataclasses import replace
+from functools import cache
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
@@ -23,9 +26,11 @@ from dyads.engine.entity import Steps, draw_shard, solve_shard
 from dyads.engine.orders import Bounds, Shard, in_order
 from dyads.engine.passes import col_pass, loss_pass, row_pass
 from dyads.engine.sums import EntitySums, Part, Prior, entity_pass
-from dyads.errors import StoreError
+from dyads.errors import ClusterError, StoreError
+from dyads.model.loss import Log
 from dyads.model.parameters import Blocks, Role
-from dyads.model.streams import Key
+from dyads.model.streams import Key, Stream
+from dyads.model.structure import Bilinear
 
 Array = np.ndarray[Any, Any]
 
@@ -79,6 +84,7 @@ class Machine(NamedTuple):
     processor: str
 
 
+@cache
 def machine() -> Machine:
     """Describe this machine."""
     from llvmlite import binding
@@ -281,24 +287,64 @@ TASKS: dict[str, Any] = {
 """The tasks by the names of the phases of a fit."""
 
 
-def perform(phase: str, specs: Specs, blocks: Blocks, arguments: tuple[Any, ...]) -> Any:
-    """Do a task."""
+def perform(shared: tuple[Any, ...], phase: str, specs: Specs, *arguments: Any) -> Any:
+    """Do a task; `shared` : the blocks that it reads."""
     if not _limits:
         # BLAS sums in an order that depends on its number of threads; the limit holds as long as the process.
         _limits.append(threadpool_limits(1, "blas"))
-    return TASKS[phase](specs, lent(blocks), *arguments)
+    return TASKS[phase](specs, lent(Blocks(*shared)), *arguments)
 
 
 _limits: list[Any] = []
 
 
-def introduced(store: str | None) -> dict[str, Any]:
-    """What a machine says of itself, and whether it reaches a store."""
+# --------------------------------------------------------------------------------------------------------- the machine
+
+
+def check_versions(expected: tuple[str, ...], name: str | None = None, versions: tuple[str, ...] | None = None) -> None:
+    """Raise unless a machine, by default this one, has the versions of the driver."""
+    if name is None or versions is None:
+        name, versions, _ = machine()
+    if tuple(versions) != tuple(expected):
+        raise ClusterError(
+            f"The machine {name} of the Ray cluster has {', '.join(versions)}: expected {', '.join(expected)}. Install "
+            "the same versions everywhere, and run dyads cluster-check."
+        )
+
+
+def introduced(store: str | None = None, trial: bool = False) -> dict[str, Any]:
+    """What this machine says of itself, whether it reaches a store, and how it does in a trial."""
     found = machine()
     said: dict[str, Any] = {"name": found.name, "versions": found.versions, "processor": found.processor}
     if store is not None:
         try:
-            said["store"] = reached(store)
+            said["pairs"] = reached(store)
         except StoreError as error:
-            said["store"] = str(error)
+            said["error"] = str(error)
+    if trial:
+        said["bits"], said["draws"] = tried()
     return said
+
+
+TRIAL_SECONDS = 1.0
+"""Length of the trial of a machine."""
+
+
+def tried() -> tuple[str, float]:
+    """Draw blocks of made-up dyads; return a checksum of their bits, and how many a second were drawn."""
+    n_rows, n_labels, rng = 64, 4, np.random.default_rng(0)
+    structure = Bilinear(n_labels, n_labels, 1, False, 8)
+    row, size = np.repeat(np.arange(n_rows), 300), n_labels * 9
+    made = Dyads(row, rng.integers(0, 50, len(row)), rng.integers(0, 4, len(row)), None, n_rows, 50, n_labels)
+    blocks = Blocks(rng.normal(size=(n_rows, size)), rng.normal(size=(50, size)), np.zeros((1, n_labels)))
+    shard = Shard(Role.ROW, 0, np.arange(n_rows + 1) * 300, np.arange(len(row)), made)
+    prior = Prior(np.eye(size), np.ones(n_rows), np.zeros((n_rows, size)), np.ones(size, np.bool_))
+    specs, data = Specs.of(structure, Log(), np.float64), Data.of(made, np.float64, None)
+    sums, key = EntitySums(specs, shard.owned, blocks, data, prior), Key.of(0, Stream.BLOCKS)
+    with threadpool_limits(1, "blas"):
+        drawn, _ = draw_shard(sums, blocks.row, [(0, n_rows)], key, in_order)
+        began, n = time.perf_counter(), 0
+        while time.perf_counter() - began < TRIAL_SECONDS:
+            draw_shard(sums, blocks.row, [(0, n_rows)], key, in_order)
+            n += n_rows
+    return f"{zlib.crc32(drawn.tobytes()):08x}", n / (time.perf_counter() - began)
