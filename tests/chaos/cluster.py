@@ -19,7 +19,8 @@ import time
 import warnings
 from pathlib import Path
 
-os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+# Without dashboards and statistics of use, on the loopback alone.
+os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 import numpy as np
 import pandas as pd
@@ -127,8 +128,6 @@ def main():
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     rng, done, bad, number = np.random.default_rng(given.seed), 0, 0, 0
-    # Ray then stays on the loopback.
-    ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
     machines = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
     try:
         for _ in range(2):

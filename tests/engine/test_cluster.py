@@ -111,7 +111,7 @@ def test_what_cannot_be_divided_is_refused_with_what_can(in_process, tmp_path):
     with pytest.raises(InputError, match=r"pairs in memory.*dyads\.scan"):
         LFLOrdinal(**point, solver="newton").fit(X, y)
     with pytest.raises(InputError, match=r"one id set.*engine='cpu'"):
-        LFLLink(**point, solver="newton").fit(X, y > 1)
+        LFLLink(**point, solver="newton").fit(X, X.sum(axis=1) % 2)
     store = stored(make_dyads(), tmp_path / "store")
     with pytest.raises(InputError, match=r"no SGD.*'newton', 'gibbs' or 'lbfgs'"):
         LFLClassifier(**point, solver="sgd").fit(store)
@@ -184,7 +184,8 @@ def machines(monkeypatch):
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    # Ray then stays on the loopback.
+    # Ray then stays on the loopback, in other processes as in this one.
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     monkeypatch.setattr(ray._private.ray_constants, "ENABLE_RAY_CLUSTER", False)
     made = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
     made.add_node(**NODE)
@@ -286,8 +287,6 @@ def test_a_driver_that_was_killed_goes_on_from_its_checkpoint(machines, table, t
 import sys
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
-import ray
-ray._private.ray_constants.ENABLE_RAY_CLUSTER = False
 from dyads import Ray
 from dyads.learn import checkpoint
 from engine.test_cluster import LONG, fitted

@@ -30,7 +30,7 @@ from dyads.engine.descent import HostDescent
 from dyads.engine.entity import LEAST_PIVOT, SMALL_STEP, Steps
 from dyads.engine.host import CPU, Bound, Host, Threads
 from dyads.engine.lanes import SERIAL
-from dyads.engine.orders import CHUNK, SHARD, Bounds, Run, Shard, even_tasks
+from dyads.engine.orders import SHARD, Bounds, Run, Shard, even_tasks
 from dyads.engine.sums import Groups, Part, Prior, relation_tasks
 from dyads.engine.updates import HostUpdates
 from dyads.engine.worker import Evaluation, Lines, Owners, Update
@@ -222,7 +222,7 @@ class Cluster:
         nodes = [node for node in ray.nodes() if node["Alive"]]
         asked = {
             self._probe.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
-                store
+                store, trial
             ): node
             for node in nodes
         }
@@ -489,10 +489,13 @@ class OnCluster(Host):
         if held is not None:
             return super().loss(theta, held)
         dyads, bound, tasks = self.dyads, self._bound, []
-        n = max(1, bound.task_dyads // CHUNK) * CHUNK
-        for begin in range(0, len(dyads), n):
-            some = dyads.take(slice(begin, min(begin + n, len(dyads))))
-            tasks.append((bound.lines("", begin, some), even_tasks(0, len(some))))
+        ranges = even_tasks(0, len(dyads))
+        n = max(1, bound.task_dyads // (ranges[0][1] - ranges[0][0]))
+        for first in range(0, len(ranges), n):
+            part = ranges[first : first + n]
+            begin = part[0][0]
+            lines = bound.lines("", begin, dyads.take(slice(begin, part[-1][1])))
+            tasks.append((lines, [(a - begin, b - begin) for a, b in part]))
         blocks = self.objective.layout.effective(theta, dyads.side.astype(theta.dtype))
         return float(sum(value for values in self._on_cluster("loss", theta, blocks, tasks) for value in values))
 
