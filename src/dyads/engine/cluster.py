@@ -191,7 +191,7 @@ class Cluster:
 
         self.timeout, self.here = timeout, worker.machine()
         # Ray pickles a function that lies in another one by value: it runs whatever the worker has installed.
-        self._task = ray.remote(num_cpus=1, max_retries=0)(_entry())
+        self._task = ray.remote(num_cpus=1, max_retries=0, scheduling_strategy="SPREAD")(_entry())
         self._probe = ray.remote(num_cpus=0, max_retries=0)(_probe())
 
     @classmethod
