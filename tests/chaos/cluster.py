@@ -84,29 +84,30 @@ def kill(machines, rng):
 
 def killed_fit(machines, store, solver, n, kills, seconds, rng):
     """Fit while so many kills hit the cluster; return the model, or the error, and a line for each kill."""
-    lines, ended = [], threading.Event()
+    lines, results = [], []
+    engine = dyads.Ray(machines.address, timeout=HANGING * seconds)
 
-    def strike():
-        for moment in np.diff(np.sort(rng.uniform(0.02, 0.9, kills)), prepend=0) * seconds:
-            if ended.wait(moment):
-                return
-            what = None
-            while what is None and not ended.is_set():
-                during, before = phase["now"], phase["again"]
-                what = kill(machines, rng)
-                time.sleep(0.002)
-            if what is not None:
-                lines.append({"killed": what, "phase": during, "before": before})
+    def fit():
+        try:
+            results.append(model_of(solver, n, engine).fit(dyads.Store(store)))
+        except Exception as error:
+            results.append(error)
 
-    striker = threading.Thread(target=strike)
-    striker.start()
     phase["again"] = 0
-    try:
-        result = model_of(solver, n, dyads.Ray(machines.address, timeout=HANGING * seconds)).fit(dyads.Store(store))
-    except Exception as error:
-        result = error
-    ended.set()
-    striker.join()
+    # Nodes are added by the main thread alone.
+    fitting = threading.Thread(target=fit, daemon=True)
+    fitting.start()
+    for moment in np.diff(np.sort(rng.uniform(0.02, 0.9, kills)), prepend=0) * seconds:
+        fitting.join(moment)
+        what = None
+        while what is None and fitting.is_alive():
+            during, before = phase["now"], phase["again"]
+            what = kill(machines, rng)
+            time.sleep(0.002)
+        if what is not None:
+            lines.append({"killed": what, "phase": during, "before": before})
+    fitting.join(HANGING * seconds)
+    result = results[0] if results else TimeoutError("it hangs")
     ends = [line["before"] for line in lines[1:]] + [phase["again"]]
     for line, end in zip(lines, ends, strict=True):
         line["again"] = end - line.pop("before")
