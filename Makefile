@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Real data for benchmarks, where it lies beside the checkout.
 export DYADS_DATA ?= $(wildcard $(CURDIR)/../shared/data)
 
-.PHONY: demo docs test test-slow lint types contracts check golden fuzz chaos chaos-cluster bench bench-posterior speed rivals accuracy ranking reproduce reproduce-posterior clean
+.PHONY: demo docs test test-slow lint types contracts check golden fuzz chaos chaos-cluster bench bench-posterior bench-cluster speed rivals accuracy ranking reproduce reproduce-posterior clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dyads demo --force
@@ -64,6 +64,10 @@ bench: $(VENV)/.installed
 # How intervals cover, and what too large a rank does: most of an hour.
 bench-posterior: $(VENV)/.installed
 	$(BIN)/python benchmarks/posterior.py
+
+# A sweep on a Ray cluster of this machine, and simulated on larger ones: some ten minutes. PAIRS=<n> and STORE=<folder>.
+bench-cluster: $(VENV)/.installed
+	$(BIN)/python benchmarks/scaling.py --pairs $(or $(PAIRS),1e7) $(if $(STORE),--store $(STORE))
 
 # Speed beside C++ and other libraries: some minutes. BASE=<checkout> compares sweeps, RIVALS=1 runs other libraries again.
 speed: $(VENV)/.installed

@@ -245,22 +245,21 @@ def test_a_fit_on_a_cluster_is_that_of_this_machine_also_when_workers_and_nodes_
 @SLOW
 @pytest.mark.xdist_group("ray")
 def test_lost_objects_and_workers_that_hang(machines, table):
-    from ray._private import internal_api
+    import ray
 
     joined = cluster.Cluster.at(Ray(machines.address, timeout=8))
     shared = cluster.Shared(np.ones(10**6))
-    internal_api.free([shared.ref])
-    assert joined.run("engine.test_cluster:total", "total", [shared], [(1,), (2,)]) == [10**6, 2 * 10**6]
+
+    def owned():
+        return [ray.put(np.zeros(10**6))], os.getpid()
+
+    # The object of a process that is gone: to Ray it is lost.
+    (shared.ref,), process = ray.get(ray.remote(owned).remote())
+    os.kill(process, signal.SIGKILL)
+    time.sleep(1)
+    assert joined.run("numpy:max", "max", [shared], [(), ()]) == [1.0, 1.0]
     with pytest.raises(ClusterError, match=r"no task in 8 s.*checkpoint"):
-        joined.run("engine.test_cluster:hang", "hang", [], [()])
-
-
-def total(shared, factor):
-    return factor * float(shared[0].sum())
-
-
-def hang(_):
-    time.sleep(600)
+        joined.run("select:select", "hang", [], [((), (), 600)])
 
 
 @SLOW

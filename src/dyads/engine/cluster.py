@@ -167,7 +167,8 @@ class Shared:
         import ray
 
         self.value, self.ref = value, ray.put(value)
-        self.nbytes = value.nbytes
+        self.untold = value.nbytes
+        """Bytes that no pass has told of yet."""
 
     def renew(self) -> None:
         import ray
@@ -309,7 +310,9 @@ class Cluster:
             for ref in waiting:
                 with contextlib.suppress(Exception):
                     ray.cancel(ref, force=True)
-        sent = sum(shared.nbytes for shared in common) + sum(_size(task) for task in tasks)
+        sent = sum(_size(task) for task in tasks)
+        for shared in common:
+            sent, shared.untold = sent + shared.untold, 0
         done_in = time.perf_counter() - began
         again = sum(runs) - len(tasks)
         logger.info("%s", Pass(phase, done_in, tuple(seconds), dict(workers), again, sent, received))
@@ -584,13 +587,12 @@ class ClusterUpdates(HostUpdates):
                 first, last = part[0][0], part[-1][1]
                 moved = [(0, last - first)]
                 if codes is not None:
-                    own = codes[(codes >= shard.first + first) & (codes < shard.first + last)] - shard.first - first
-                    moved = [(int(code), int(code) + 1) for code in own]
+                    here = codes[(codes >= shard.first + first) & (codes < shard.first + last)] - shard.first - first
+                    moved = [(int(code), int(code) + 1) for code in here]
                 if moved:
                     place = slice(shard.first + first, shard.first + last)
-                    update = Update(
-                        owners._replace(bounds=(first, last)), table[place], self._prior(role, prior, place), moved
-                    )
+                    own = worker.packed(self._prior(role, prior, place))
+                    update = Update(owners._replace(bounds=(first, last)), table[place], own, moved)
                     tasks.append((update, how))
                     places.append(place)
         results = self._bound.run(phase, self._specs, self.shared_blocks(role), tasks)

@@ -172,7 +172,7 @@ class Update(NamedTuple):
     ----------
     owners : whose blocks
     X : (n, size) their blocks
-    prior : theirs
+    prior : theirs, `packed`
     moved : ranges of owners to update, relative to the first; the others keep their blocks
     """
 
@@ -180,6 +180,12 @@ class Update(NamedTuple):
     X: Array
     prior: Prior
     moved: list[Bounds]
+
+
+def packed(prior: Prior) -> Prior:
+    """Return a prior with one line for all entities, if they are alike: half of what a task is sent."""
+    alike = (prior.centre == prior.centre[0]).all() and (prior.scale == prior.scale[0]).all()
+    return prior.of(slice(0, 1)) if alike else prior
 
 
 def solve(specs: Specs, blocks: Blocks, task: Update, steps: Steps) -> tuple[Array]:
@@ -193,8 +199,10 @@ def draw(specs: Specs, blocks: Blocks, task: Update, key: Key) -> tuple[Array, A
 
 
 def _sums(specs: Specs, blocks: Blocks, task: Update) -> EntitySums:
-    shard = shard_of(task.owners)
-    return EntitySums(specs, shard.owned, blocks, Data.of(shard.dyads, np.float64, None), own(task.prior))
+    shard, prior = shard_of(task.owners), own(task.prior)
+    if len(prior.scale) < len(shard):
+        prior = prior._replace(scale=prior.scale.repeat(len(shard)), centre=prior.centre.repeat(len(shard), axis=0))
+    return EntitySums(specs, shard.owned, blocks, Data.of(shard.dyads, np.float64, None), prior)
 
 
 class Evaluation(NamedTuple):
