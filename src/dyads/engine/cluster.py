@@ -161,19 +161,24 @@ class Pass(NamedTuple):
 
 
 class Shared:
-    """An array, or a bundle, in Ray's object store; it is put there again if it is lost."""
+    """An array in Ray's object store; it is put there again if it is lost."""
 
-    def __init__(self, value: Any) -> None:
-        import ray
-
-        self.value, self.ref = value, ray.put(value)
-        self.untold = value.nbytes
-        """Bytes that no pass has told of yet."""
+    def __init__(self, value: Array) -> None:
+        self.value, self.untold = value, value.nbytes
+        """The array, and its bytes until a pass has told of them."""
+        self.renew()
 
     def renew(self) -> None:
+        """Put the array into the object store, again if it was there."""
         import ray
 
-        self.ref = ray.put(self.value)
+        try:
+            self.ref = ray.put(self.value)
+        except ray.exceptions.RayError as error:
+            raise ClusterError(
+                f"Ray's object store cannot take blocks of {self.value.nbytes:,} bytes ({_short(error)}): expected "
+                "room for the blocks of all rows and columns on each machine. Start Ray with more --object-store-memory."
+            ) from error
 
 
 class SharedBlocks(NamedTuple):
@@ -237,9 +242,10 @@ class Cluster:
                     said |= ray.get(ref)
                 except ray.exceptions.RayError as error:
                     said["error"] = _short(error)
+                    said["lost"] = not isinstance(error, ray.exceptions.RayTaskError)
             else:
                 ray.cancel(ref, force=True)
-                said["error"] = f"no answer in {min(CHECKED, self.timeout):.0f} s"
+                said |= {"error": f"no answer in {min(CHECKED, self.timeout):.0f} s", "lost": True}
             found.append(said)
         return found
 
@@ -252,10 +258,10 @@ class Cluster:
             # A machine that fails while it is asked is Ray's to leave out; its tasks run elsewhere.
             if "versions" in said:
                 worker.check_versions(self.here.versions, said["name"], said["versions"])
-            elif "dyads" in said.get("error", ""):
+            elif not said["lost"]:
                 raise ClusterError(
                     f"The machine {said['name']} of the Ray cluster cannot import dyads ({said['error']}): expected "
-                    f"{self.here.versions[0]}. Install it there, and run dyads cluster-check."
+                    f"{', '.join(self.here.versions)}. Install them there, and run dyads cluster-check."
                 )
         if all("error" in said for said in computing):
             raise ClusterError(
