@@ -177,7 +177,7 @@ class Shared:
         except ray.exceptions.RayError as error:
             raise ClusterError(
                 f"Ray's object store cannot take blocks of {self.value.nbytes:,} bytes ({_short(error)}): expected "
-                "room for the blocks of all rows and columns on each machine. Start Ray with more --object-store-memory."
+                "room for the blocks of all rows and columns on each machine. Give Ray more --object-store-memory."
             ) from error
 
 
