@@ -46,6 +46,9 @@ CLUSTERS = ((10**9, 10**7, 10**6), (10**10, 10**8, 10**7))
 
 MACHINES, GPUS = (1, 8, 64), (1, 8)
 
+BYTES = ("shared", "sent", "received")
+"""What a `Pass` moves."""
+
 
 class Measured(NamedTuple):
     """A fit: seconds of a sweep, passes of a sweep, tasks by worker, and theta of the last draw."""
@@ -117,7 +120,7 @@ class Costs(NamedTuple):
 def costs_of(measured, n_sweeps, bandwidth):
     """Fit the costs to a run on one worker."""
     in_passes, computing = (sum(one.seconds for one in measured.passes), sum(map(task_sum, measured.passes)))
-    moved = sum(one.sent for one in measured.passes) / bandwidth
+    moved = sum(one.shared + one.sent for one in measured.passes) / bandwidth
     n_tasks = sum(len(one.task_seconds) for one in measured.passes)
     return Costs(max(0.0, in_passes - computing - moved) / n_tasks, measured.sweep - in_passes / n_sweeps, bandwidth)
 
@@ -137,7 +140,8 @@ def replayed(task_seconds, n_workers, cost):
 def simulated(measured, n_sweeps, n_workers, costs):
     """Seconds of a sweep on some workers of one machine: passes follow each other, their tasks share the workers."""
     passes = sum(
-        one.sent / costs.bandwidth + replayed(one.task_seconds, n_workers, costs.task) for one in measured.passes
+        (one.shared + one.sent) / costs.bandwidth + replayed(one.task_seconds, n_workers, costs.task)
+        for one in measured.passes
     )
     return costs.driver + passes / n_sweeps
 
@@ -150,16 +154,16 @@ def scaled(measured, n_sweeps, size, n, machines, costs):
     pairs, rows = n[0] / size[0], (n[1] + n[2]) / (size[1] + size[2])
     workers = machines * PROCESSORS
     computing = sum(map(task_sum, measured.passes)) / n_sweeps * pairs
-    moved = (sum(getattr(one, name) for one in measured.passes) for name in ("sent", "received"))
-    sent, received = (total / n_sweeps * rows for total in moved)
-    # Blocks reach all machines over a tree; results come back to one.
-    network = 0.0 if machines == 1 else (sent * math.log2(machines + 1) + received) / NETWORK
+    moved = (sum(getattr(one, name) for one in measured.passes) for name in BYTES)
+    shared, sent, received = (total / n_sweeps * rows for total in moved)
+    # Blocks reach all machines over a tree; arguments and results pass through the driver's machine once.
+    network = 0.0 if machines == 1 else (shared * math.log2(machines + 1) + sent + received) / NETWORK
     tasks_of_pass = max(16, 4 * workers, n[0] / 2**20)
     n_tasks = len(measured.passes) / n_sweeps * tasks_of_pass
     # A pass ends with its last task: on average half a task later than if work were divided evenly.
     late = computing / n_tasks / 2 * len(measured.passes) / n_sweeps
-    driver = costs.driver * rows + n_tasks * costs.task / min(workers, PROCESSORS)
-    return driver + network + computing / workers + late, driver, network, computing / workers + late
+    driver, parallel = costs.driver * rows, (computing + n_tasks * costs.task) / workers + late
+    return driver + network + parallel, driver, network, parallel
 
 
 def main():
@@ -199,11 +203,11 @@ def report(store, sweeps, raw):
         over, error = ray[n].sweep / cpu[n].sweep - 1, guess / ray[n].sweep - 1
         tasks = ", ".join(map(str, ray[n].workers.values()))
         line(n, f"{cpu[n].sweep:.2f}", f"{ray[n].sweep:.2f}", f"{over:.0%}", f"{guess:.2f}", f"{error:+.0%}", tasks)
-    head("phase", "passes a sweep", "tasks a pass", "s of a task", "MB sent a sweep", "MB received a sweep")
+    head("phase", "passes a sweep", "tasks a pass", "s of a task", "MB of blocks a sweep", "of arguments", "of results")
     for phase in dict.fromkeys(one.phase for one in ray[1].passes):
         some = [one for one in ray[1].passes if one.phase == phase]
         each = np.concatenate([one.task_seconds for one in some])
-        moved = [sum(getattr(one, name) for one in some) / n_sweeps / 1e6 for name in ("sent", "received")]
+        moved = [sum(getattr(one, name) for one in some) / n_sweeps / 1e6 for name in BYTES]
         shown = [f"{megabytes:.1f}" for megabytes in moved]
         line(phase, f"{len(some) / n_sweeps:.1f}", f"{len(each) / len(some):.0f}", f"{each.mean():.4f}", *shown)
     print(

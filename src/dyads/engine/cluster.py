@@ -142,7 +142,7 @@ class Pass(NamedTuple):
     task_seconds : (n_tasks,) seconds of computing, on the worker, in the order of tasks
     workers : number of tasks of each worker, by machine and process
     again : number of tasks that were run again
-    sent, received : bytes of blocks and arguments, and of results
+    shared, sent, received : bytes of blocks that were put into the object store, of arguments of tasks, and of results
     """
 
     phase: str
@@ -150,13 +150,15 @@ class Pass(NamedTuple):
     task_seconds: tuple[float, ...]
     workers: dict[str, int]
     again: int
+    shared: int
     sent: int
     received: int
 
     def __str__(self) -> str:
         return (
             f"{self.phase}: {counted(len(self.task_seconds), 'task')} on {counted(len(self.workers), 'worker')}, "
-            f"{self.again} run again, {self.seconds:.3f} s, {self.sent:,} bytes sent, {self.received:,} received"
+            f"{self.again} run again, {self.seconds:.3f} s, {self.shared:,} bytes shared, {self.sent:,} sent, "
+            f"{self.received:,} received"
         )
 
 
@@ -316,12 +318,12 @@ class Cluster:
             for ref in waiting:
                 with contextlib.suppress(Exception):
                     ray.cancel(ref, force=True)
-        sent = sum(_size(task) for task in tasks)
+        put, sent = 0, sum(_size(task) for task in tasks)
         for shared in common:
-            sent, shared.untold = sent + shared.untold, 0
+            put, shared.untold = put + shared.untold, 0
         done_in = time.perf_counter() - began
         again = sum(runs) - len(tasks)
-        logger.info("%s", Pass(phase, done_in, tuple(seconds), dict(workers), again, sent, received))
+        logger.info("%s", Pass(phase, done_in, tuple(seconds), dict(workers), again, put, sent, received))
         return results
 
     def _lost(self, error: Any, phase: str, n_runs: int, common: Sequence[Shared]) -> None:
