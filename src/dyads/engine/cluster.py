@@ -448,6 +448,7 @@ class ClusterBound(Bound):
         self.cluster = cluster
         self._store = dyads.home.location
         self._lines: dict[tuple[str, int], Lines] = {}
+        self._shards: dict[Role, list[tuple[Shard, Owners, list[list[Bounds]]]]] = {}
         n_tasks = max(LEAST_TASKS, TASKS_OF_PROCESSOR * cluster.n_processors)
         self.task_dyads = min(max(len(dyads) // n_tasks, 1), SHARD)
         """Target number of dyads per task."""
@@ -467,17 +468,22 @@ class ClusterBound(Bound):
             self._lines[order, begin] = Lines(self._store, order, tuple(columns), begin, end, checksum, sizes)
         return self._lines[order, begin]
 
-    def shards(self, role: Role) -> list[tuple[Shard, Owners]]:
-        """Return the shards of rows or columns, each with all its owners."""
+    def shards(self, role: Role) -> list[tuple[Shard, Owners, list[list[Bounds]]]]:
+        """Return the shards of rows or columns, each with all its owners, and their tasks of sums by task."""
+        if role not in self._shards:
+            self._shards[role] = self._cut(role)
+        return self._shards[role]
+
+    def _cut(self, role: Role) -> list[tuple[Shard, Owners, list[list[Bounds]]]]:
         found, begin = [], 0
         for shard in self.orders.of(role):
             lines = self.lines("by-column" if role == Role.COL else "by-row", begin, shard.dyads)
             codes = (shard.first, shard.first + len(shard))
-            found.append((shard, Owners(lines, role, codes, (0, len(shard)))))
+            found.append((shard, Owners(lines, role, codes, (0, len(shard))), self._divided(shard)))
             begin += len(shard.dyads)
         return found
 
-    def tasks(self, shard: Shard) -> list[list[Bounds]]:
+    def _divided(self, shard: Shard) -> list[list[Bounds]]:
         """Divide a shard's tasks of sums into lists of about `task_dyads` dyads each."""
         lists: list[list[Bounds]] = []
         size = math.inf
@@ -515,14 +521,13 @@ class OnCluster(Host):
 
     def _by_row(self, theta: Array, blocks: Blocks, kept: Array, out: Blocks) -> float:
         shards, total = self._bound.shards(Role.ROW), 0.0
-        divided = [self._bound.tasks(shard) for shard, _ in shards]
         tasks = [
             (owners._replace(bounds=(part[0][0], part[-1][1])), [(a - part[0][0], b - part[0][0]) for a, b in part])
-            for (_, owners), parts in zip(shards, divided, strict=True)
+            for _, owners, parts in shards
             for part in parts
         ]
         results = iter(self._on_cluster("rows", theta, blocks, tasks))
-        for (shard, _), parts in zip(shards, divided, strict=True):
+        for shard, _, parts in shards:
             found = [next(results) for _ in parts]
             out.row[shard.owners] = np.concatenate([rows for _, rows, _ in found])
             out.shared[:] += np.concatenate([shared for _, _, shared in found]).sum(axis=0)
@@ -532,8 +537,8 @@ class OnCluster(Host):
     def _by_col(self, theta: Array, blocks: Blocks, kept: Array, out: Blocks) -> None:
         tasks = [
             (owners._replace(bounds=(part[0][0], part[-1][1])), len(kept) > 0)
-            for shard, owners in self._bound.shards(Role.COL)
-            for part in self._bound.tasks(shard)
+            for _, owners, parts in self._bound.shards(Role.COL)
+            for part in parts
         ]
         for (owners, _), (cols,) in zip(tasks, self._on_cluster("columns", theta, blocks, tasks), strict=True):
             first = owners.shard[0]
@@ -590,8 +595,8 @@ class ClusterUpdates(HostUpdates):
         """Update the blocks of rows or columns; return acceptance rates, if they are drawn."""
         table, tasks = self._blocks[role.place], []
         accepted, places = np.zeros(len(table)), []
-        for shard, owners in self._bound.shards(role):
-            for part in self._bound.tasks(shard):
+        for shard, owners, parts in self._bound.shards(role):
+            for part in parts:
                 first, last = part[0][0], part[-1][1]
                 moved = [(0, last - first)]
                 if codes is not None:
@@ -640,7 +645,7 @@ class SharedOnCluster:
         """Return, for each task, the shards and the bounds among the dyads of relation t whose sums it returns."""
         tasks: list[list[tuple[Owners, list[Bounds]]]] = []
         size = math.inf
-        for shard, owners in self._shards:
+        for shard, owners, _ in self._shards:
             start = shard.by_relation.start
             bounds = relation_tasks(int(start[t]), int(start[t + 1]))
             while bounds:

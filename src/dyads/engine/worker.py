@@ -19,6 +19,7 @@ from threadpoolctl import threadpool_limits
 
 import dyads
 from dyads.data.dyads import Dyads
+from dyads.data.remote import is_remote
 from dyads.data.store import reached, read_lines
 from dyads.engine import compiled
 from dyads.engine.bundles import BlockWork, Data, Owned, Specs, TileWork, read_only
@@ -35,7 +36,7 @@ from dyads.model.structure import Bilinear
 Array = np.ndarray[Any, Any]
 
 KEPT_BYTES = 2**30
-"""Bytes of shards that a worker keeps; those mapped from disk count too, though they take no memory of its own."""
+"""Bytes of shards of object storage that a worker keeps; those mapped from disk take no memory of its own."""
 
 
 class Lines(NamedTuple):
@@ -121,7 +122,7 @@ def dyads_of(lines: Lines) -> Dyads:
             columns["row"], columns["col"], columns["label"], columns.get("weight"), rows, cols, labels,
             columns.get("relation"), relations,
         )  # fmt: skip
-        return found, sum(column.nbytes for column in columns.values())
+        return found, sum(column.nbytes for column in columns.values()) if is_remote(lines.store) else 0
 
     return _keep(lines, read)  # type: ignore[no-any-return]
 
@@ -133,12 +134,21 @@ def shard_of(owners: Owners) -> Shard:
         dyads, (first, last) = dyads_of(owners.lines), owners.shard
         owner = dyads.col if owners.role == Role.COL else dyads.row
         start = np.searchsorted(owner, np.arange(first, last + 1))
-        shard = Shard(owners.role, first, start, np.arange(len(dyads)), dyads)
-        return shard, shard.start.nbytes + shard.order.nbytes
+        return Shard(owners.role, first, start, _identity(len(dyads)), dyads), start.nbytes
 
     whole: Shard = _keep((owners.lines, owners.shard, owners.role), read)
     first, last = owners.bounds
     return replace(whole, first=whole.first + first, start=whole.start[first : last + 1])
+
+
+def _identity(n: int) -> Array:
+    """Return the positions 0..n-1: all shards share one array."""
+    if len(_positions[0]) < n:
+        _positions[0] = np.arange(n)
+    return _positions[0][:n]
+
+
+_positions = [np.zeros(0, np.int64)]
 
 
 class _Lent:
