@@ -9,6 +9,7 @@ import dyads
 from dyads.data import remote
 from dyads.data.store import MANIFEST, Store, checksum_of, read_lines
 from dyads.errors import StoreError
+from engine.test_cluster import machines  # noqa: F401  # A fixture.
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +71,14 @@ def test_workers_read_parts_of_it_and_check_them(server, local):
         np.testing.assert_array_equal(found[name], column)
     with pytest.raises(StoreError, match="holds other pairs"):
         read_lines(address, "", list(some), 701, 1901, checksum_of(some.values()))
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("ray")
+def test_workers_of_a_cluster_read_it_themselves(server, local, machines):  # noqa: F811
+    address = sent(local, f"s3://testing:testing@bucket/cluster.store{server}")
+    found, expected = fitted(Store(address), dyads.Ray(machines.address)), fitted(local)
+    np.testing.assert_array_equal(found.record_.draws[0].theta, expected.record_.draws[0].theta)
 
 
 def test_an_address_without_a_store_is_told_without_its_key(server, local):

@@ -388,7 +388,7 @@ def _connect(address: str) -> None:
             )
     try:
         ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False, include_dashboard=False)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError, AssertionError, ray.exceptions.RayError) as error:
         raise ClusterError(
             f"This machine cannot join the Ray cluster at {address} ({_short(error)}): expected one that it belongs "
             "to. Run ray start --address=host:port here first, with the same versions of Ray and Python."
@@ -501,6 +501,7 @@ class OnCluster(Host):
 
     _bound: ClusterBound
     _shared: tuple[Any, Any] = (None, None)
+    """The blocks of the passes by row and by column, and where they lie in the object store."""
 
     def loss(self, theta: Array, held: Dyads | None = None) -> float:
         if held is not None:
@@ -514,7 +515,9 @@ class OnCluster(Host):
             lines = bound.lines("", begin, dyads.take(slice(begin, part[-1][1])))
             tasks.append((lines, [(a - begin, b - begin) for a, b in part]))
         blocks = self.objective.layout.effective(theta, dyads.side.astype(theta.dtype))
-        return float(sum(value for values in self._on_cluster("loss", theta, blocks, tasks) for value in values))
+        values = self._on_cluster("loss", theta, blocks, tasks)
+        self._shared = (None, None)
+        return float(sum(value for some in values for value in some))
 
     def score_gradients(self, theta: Array) -> tuple[Dyads, Array]:
         return Host(self.objective, self._bound).score_gradients(theta)
@@ -543,6 +546,7 @@ class OnCluster(Host):
         for (owners, _), (cols,) in zip(tasks, self._on_cluster("columns", theta, blocks, tasks), strict=True):
             first = owners.shard[0]
             out.col[first + owners.bounds[0] : first + owners.bounds[1]] += cols
+        self._shared = (None, None)
 
     def _on_cluster(self, phase: str, theta: Array, blocks: Blocks, tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
         if self._shared[0] is not blocks:
