@@ -108,6 +108,9 @@ def test_what_cannot_be_divided_is_refused_with_what_can(in_process, tmp_path):
     rng = np.random.default_rng(0)
     X, y = rng.integers(0, 9, (60, 2)), rng.integers(1, 4, 60)
     point = {"rank": 1, "l2": 1.0, "engine": Ray()}
+    with pytest.raises(InputError, match="pairs in memory"):
+        LFLOrdinal(1, solver="newton", engine=Ray()).fit(np.tile(X, (100, 1)), np.tile(y, 100))
+    assert not in_process.phases
     with pytest.raises(InputError, match=r"pairs in memory.*dyads\.scan"):
         LFLOrdinal(**point, solver="newton").fit(X, y)
     with pytest.raises(InputError, match=r"one id set.*engine='cpu'"):

@@ -203,6 +203,10 @@ class Engine(Protocol):
         """
         ...
 
+    def check(self, objective: Objective, dyads: Dyads) -> None:
+        """Raise if dyads cannot be bound; a fit asks before it searches for anything."""
+        ...
+
     def for_memory(self) -> "Engine":
         """Return the engine for a few dyads in memory: this one, unless it fits stores only."""
         ...

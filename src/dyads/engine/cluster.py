@@ -87,9 +87,27 @@ class Ray(Setting):
         self.check_number("timeout", above=0)
 
     def bind(self, objective: Objective, dyads: Dyads, counts: Counts | None = None) -> "OnCluster":
-        _check_problem(objective, dyads)
+        self.check(objective, dyads)
         cluster = Cluster.at(self)
         return OnCluster(objective, ClusterBound(objective, dyads, counts, cluster))
+
+    def check(self, objective: Objective, dyads: Dyads) -> None:
+        if objective.structure.one_set:
+            raise InputError(
+                "engine='ray' does not fit models of one id set, whose nodes are updated in order: expected rows and "
+                "columns of two id sets. Use engine='cpu'."
+            )
+        if dyads.side.dyad is not None:
+            raise InputError(
+                "engine='ray' does not fit features of pairs: expected a store without them; features of rows and "
+                "columns work. Encode the tables without features=, or use engine='cpu'."
+            )
+        if not isinstance(dyads.home, Store):
+            raise InputError(
+                "engine='ray' fits whole stores, and got pairs in memory (a table, a part of a store for "
+                "early_stopping or cross-validation, or labels in an order of your own): expected a dyads.Store. Make "
+                "one by dyads.scan or dyads encode, or use engine='cpu'."
+            )
 
     def for_memory(self) -> Engine:
         return CPU()
@@ -102,26 +120,6 @@ class Ray(Setting):
 
     def block_scores(self, structure: Structure, blocks: Blocks, codes: Sequence[Codes], offset: Array) -> Array:
         return CPU().block_scores(structure, blocks, codes, offset)
-
-
-def _check_problem(objective: Objective, dyads: Dyads) -> None:
-    """Raise if a problem cannot be divided among machines."""
-    if objective.structure.one_set:
-        raise InputError(
-            "engine='ray' does not fit models of one id set, whose nodes are updated in order: expected rows and "
-            "columns of two id sets. Use engine='cpu'."
-        )
-    if dyads.side.dyad is not None:
-        raise InputError(
-            "engine='ray' does not fit features of pairs: expected a store without them; features of rows and columns "
-            "work. Encode the tables without features=, or use engine='cpu'."
-        )
-    if not isinstance(dyads.home, Store):
-        raise InputError(
-            "engine='ray' fits whole stores, and got pairs in memory (a table, a part of a store held in memory for "
-            "early_stopping or cross-validation, or labels in an order of your own): expected a dyads.Store. Make one "
-            "by dyads.scan or dyads encode, or use engine='cpu'."
-        )
 
 
 def _host_and_port(address: str) -> tuple[str, int] | None:

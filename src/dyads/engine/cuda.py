@@ -65,6 +65,9 @@ class CUDA(Setting):
     def bind(self, objective: Objective, dyads: Dyads, counts: Counts | None = None) -> "Device":
         return Device(objective, DeviceBound(objective, dyads, counts, Threads(CPU().n_threads())))
 
+    def check(self, objective: Objective, dyads: Dyads) -> None:
+        pass
+
     def for_memory(self) -> Self:
         return self
 

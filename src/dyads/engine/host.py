@@ -121,6 +121,9 @@ class CPU(Setting):
     def bind(self, objective: Objective, dyads: Dyads, counts: Counts | None = None) -> "Host":
         return Host(objective, Bound(objective, dyads, counts, Threads(self.n_threads())))
 
+    def check(self, objective: Objective, dyads: Dyads) -> None:
+        pass
+
     def for_memory(self) -> Self:
         return self
 
