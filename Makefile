@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Real data for benchmarks, where it lies beside the checkout.
 export DYADS_DATA ?= $(wildcard $(CURDIR)/../shared/data)
 
-.PHONY: demo dist docs pictures test test-slow lint types contracts check golden fuzz chaos bench bench-posterior speed rivals accuracy serve-bench ranking reproduce reproduce-posterior clean
+.PHONY: demo dist docs pictures test test-slow lint types contracts check golden fuzz chaos chaos-cluster bench bench-posterior bench-cluster speed rivals accuracy serve-bench ranking reproduce reproduce-posterior clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dyads demo --force
@@ -44,6 +44,10 @@ fuzz: $(VENV)/.installed
 chaos: $(VENV)/.installed
 	$(BIN)/python tests/chaos/run.py
 
+# Kills of workers and nodes of a Ray cluster on this machine: some twenty minutes. KILLS=<n> and SECONDS=<length of a fit>.
+chaos-cluster: $(VENV)/.installed
+	$(BIN)/python tests/chaos/cluster.py --kills $(or $(KILLS),50) --seconds $(or $(SECONDS),60)
+
 # The documentation, in build/docs; warnings are errors.
 docs: $(VENV)/.installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
@@ -76,6 +80,10 @@ bench: $(VENV)/.installed
 # How intervals cover, and what too large a rank does: most of an hour.
 bench-posterior: $(VENV)/.installed
 	$(BIN)/python benchmarks/posterior.py
+
+# A sweep on a Ray cluster of this machine, and simulated on larger ones: some ten minutes. PAIRS=<n> and STORE=<folder>.
+bench-cluster: $(VENV)/.installed
+	$(BIN)/python benchmarks/scaling.py --pairs $(or $(PAIRS),1e7) $(if $(STORE),--store $(STORE))
 
 # Speed beside C++ and other libraries: some minutes. BASE=<checkout> compares sweeps, RIVALS=1 runs other libraries again.
 speed: $(VENV)/.installed
@@ -112,7 +120,7 @@ $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("dyads needs python3 >= 3.11, this is " + sys.version) if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[plot,data,posterior,large,serve,docs,dev]'
+	$(BIN)/python -m pip install --quiet --editable '.[plot,data,posterior,large,serve,ray,docs,dev]'
 	touch $@
 
 clean:

@@ -36,6 +36,7 @@ _HOME = {
     "Gibbs": "dyads.solve",
     "CPU": "dyads.engine",
     "CUDA": "dyads.engine",
+    "Ray": "dyads.engine",
     "metrics": "dyads.metrics",
     "errors": "dyads.errors",
     "baselines": "dyads.estimators.baselines",

@@ -41,6 +41,10 @@ class StoreError(DyadsError, ValueError):
     """A store that is not one, is damaged, or cannot be written."""
 
 
+class ClusterError(DyadsError, RuntimeError):
+    """A cluster that cannot be reached, whose machines differ, or that does not finish its work."""
+
+
 class MissingDataError(DyadsError, FileNotFoundError):
     """A published data set that is not on disk and cannot be downloaded."""
 

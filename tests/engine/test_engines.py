@@ -35,8 +35,8 @@ WEIGHTED = pytest.mark.parametrize("weighted", [False, pytest.param(True, marks=
 """Weighted dyads have kernels of their own, which take long to compile."""
 
 
-HOSTS = [name for name in ENGINES if name != "cuda"]
-"""Engines that need no device; those that do have their laws in `device_laws.py`."""
+HOSTS = [name for name in ENGINES if name not in ("cuda", "ray")]
+"""Engines that need no device and no store; the others have their laws in `device_laws.py` and `test_cluster.py`."""
 
 
 @pytest.fixture(params=HOSTS)

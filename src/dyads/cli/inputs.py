@@ -122,11 +122,16 @@ def weights_of(table: Any, weight: str | None) -> Any:
     return table[weight].to_numpy()
 
 
+def is_store(path: str) -> bool:
+    """Whether a path is that of a store: a folder, or an address of object storage."""
+    return os.path.isdir(path) or "://" in path
+
+
 def open_store(path: str, options: Mapping[str, Any]) -> Any:
-    """Open a store if the path is that of a folder, else return None; `options` : those that a store does not take."""
+    """Open a store if the path is that of one, else return None; `options` : those that a store does not take."""
     from dyads.data.store import Store
 
-    if not os.path.isdir(path):
+    if not is_store(path):
         return None
     given = [f"--{name}" for name, value in options.items() if value]
     if given:

@@ -33,6 +33,7 @@ from dyads.cli.inputs import (
     TableOrStore,
     Weight,
     default_label,
+    is_store,
     load_model,
     names_of,
     new_features,
@@ -99,6 +100,23 @@ class Side(StrEnum):
     col = "col"
 
 
+class Where(StrEnum):
+    """Engines of `dyads predict`."""
+
+    cpu = "cpu"
+    ray = "ray"
+
+
+Address = Annotated[
+    str,
+    typer.Option(
+        "--engine-address",
+        help="Address of the head of the Ray cluster, host:port [default: auto].",
+        show_default=False,
+    ),
+]
+
+
 class Given(StrEnum):
     """Outputs of `dyads predict`."""
 
@@ -156,7 +174,7 @@ def fit(
     console.check_model_output(output, force, (*inputs, checkpoint))
     if checkpoint is not None:
         console.check_output(checkpoint, force=True, inputs=inputs)
-    if (relation is not None) != (kind == "relational") and not os.path.isdir(data):
+    if (relation is not None) != (kind == "relational") and not is_store(data):
         raise Usage("--relation and --kind relational require each other: give both or neither.")
     if cv and kind not in ("nominal", "ordinal"):
         raise Usage(f"--cv does not support --kind {kind}: expected nominal or ordinal. Set --l2 instead.")
@@ -189,7 +207,7 @@ def fit(
     except InputError as error:
         raise Usage(str(error)) from error
     sample_weight = population_weight = None
-    if os.path.isdir(data):
+    if is_store(data):
         columns = {"row": row, "col": col, "label": label, "weight": weight, "relation": relation, "feature": feature}
         X, y = open_store(data, columns | {"negatives": negatives}), None
         ids, label, weight = [X.rows.name, X.cols.name], X.columns["label"], X.columns.get("weight")
@@ -313,34 +331,78 @@ def _log_loss_of_fit(model: Any, X: Any, y: Any, weight: Any) -> tuple[dict[str,
 
 def predict(
     model_file: Model,
-    data: Table,
+    data: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATA",
+            help="Table of pairs: CSV, TSV, Parquet or Arrow, - for standard input; or a folder of Parquet files.",
+        ),
+    ],
     output: Output = "-",
     give: Annotated[
         list[Given] | None, typer.Option(help="Output to write; repeatable [default: all that suit the labels].")
     ] = None,
     row_features: RowFeatures = None,
     col_features: ColFeatures = None,
+    engine: Annotated[
+        Where, typer.Option(help="Where to predict the files of a folder: on this machine, or on a Ray cluster.")
+    ] = Where.cpu,
+    engine_address: Address = "auto",
     force: Force = False,
 ) -> None:
     """Predict the labels of pairs, in constant memory. Writes the id columns, then the outputs chosen by --give.
 
-    The label is the prediction of the model; mode, median and mean are those of its probabilities.
+    The label is the prediction of the model; mode, median and mean are those of its probabilities. Of a folder each
+    file is predicted to one of the same name in the folder --output, which is renamed when it is complete; those that
+    are there are left alone, so that the same command goes on after an interruption.
     """
+    if os.path.isdir(data):
+        predict_folder(model_file, data, output, give, (row_features, col_features), engine, engine_address, force)
+        return
+    if engine != Where.cpu:
+        raise Usage(f"--engine {engine} predicts folders of Parquet files, and {data} is none: name one, or omit it.")
+    console.check_table_output(output, force, (model_file, data, row_features, col_features))
+    model = load_model(model_file)
+    outputs = _outputs(model, give)
+    features = new_features(model, row_features, col_features)
+    with console.bar("Predicting", output) as update:
+        done, unknown = predict_file(model, data, output, outputs, features, update)
+    _tell_unknown(model, done, unknown)
+
+
+def _outputs(model: Any, give: Sequence[Given] | None) -> list[Given]:
+    """The outputs of `dyads predict`, which suit the labels."""
+    ordered = hasattr(model, "predict_mean")
+    if give and not ordered and set(give) & {"median", "mean"}:
+        raise Usage(
+            "--give median and mean need ordered labels, and this model has none: expected proba, label or mode."
+        )
+    return list(give or (Given if ordered else [Given.proba, Given.label]))
+
+
+def _tell_unknown(model: Any, done: int, unknown: int) -> None:
+    if unknown:
+        have = "has" if unknown == 1 else "have"
+        console.say(
+            f"{unknown:,} of {counted(done, 'pair')} {have} an id without training labels (unknown={model.unknown!r})."
+        )
+
+
+def predict_file(
+    model: Any,
+    data: str,
+    output: str,
+    outputs: Sequence[str],
+    features: Mapping[str, Any],
+    update: Callable[[float, float | None, str], None] | None = None,
+) -> tuple[int, int]:
+    """Predict the pairs of a file; return how many there are, and how many have an id without training labels."""
     import pyarrow as pa
 
     from dyads.data.codes import numeric_values
     from dyads.data.files import open_writer, read_batches
     from dyads.model.loss import median, mode
 
-    console.check_table_output(output, force, (model_file, data, row_features, col_features))
-    model = load_model(model_file)
-    ordered = hasattr(model, "predict_mean")
-    if give and not ordered and set(give) & {"median", "mean"}:
-        raise Usage(
-            "--give median and mean need ordered labels, and this model has none: expected proba, label or mode."
-        )
-    outputs = give or (list(Given) if ordered else [Given.proba, Given.label])
-    features = new_features(model, row_features, col_features)
     with console.warned():
         batches = read_batches(data, types_of(model), model.columns_, given_dialect())
     kept = names_of(model)
@@ -351,8 +413,8 @@ def predict(
     values = numeric_values(model.classes_)
     done = unknown = 0
     decisions = {"mode": mode, "median": median}
-    with warnings.catch_warnings(), console.bar("Predicting", output) as update, open_writer(output, kept) as write:
-        # Each batch would warn separately: one message below covers all of them.
+    with warnings.catch_warnings(), open_writer(output, kept) as write:
+        # Each batch would warn separately: one message covers all of them.
         warnings.simplefilter("ignore", UnknownIdWarning)
         for batch in batches:
             predictions = model.predictions(batch.select(model.columns_), **features)
@@ -370,12 +432,78 @@ def predict(
             write(_rounded(pa.table(columns), output, numbers))
             done += batch.num_rows
             unknown += int((predictions.least_support == 0).sum())
-            update(done, None, counted(done, "pair"))
-    if unknown:
-        have = "has" if unknown == 1 else "have"
-        console.say(
-            f"{unknown:,} of {counted(done, 'pair')} {have} an id without training labels (unknown={model.unknown!r})."
-        )
+            if update is not None:
+                update(done, None, counted(done, "pair"))
+    return done, unknown
+
+
+def predict_folder(
+    model_file: Path,
+    data: str,
+    output: str,
+    give: Sequence[Given] | None,
+    features: tuple[str | None, str | None],
+    engine: Where,
+    address: str,
+    force: bool,
+) -> None:
+    """Predict each Parquet file of a folder to a file of the same name in another; see `predict`."""
+    model = load_model(model_file)
+    outputs, target = _outputs(model, give), Path(output).resolve()
+    if output == "-" or target.is_file():
+        raise Usage(f"The folder {data} is predicted to a folder: name one with --output.")
+    parts = sorted(path for path in Path(data).resolve().iterdir() if path.suffix == ".parquet")
+    if not parts:
+        raise Usage(f"The folder {data} has no Parquet files: expected some, whose names end in .parquet.")
+    if target == Path(data).resolve():
+        raise Usage(f"The output {output} is also the folder of the pairs: choose another one.")
+    target.mkdir(parents=True, exist_ok=True)
+    left = [part for part in parts if force or not (target / part.name).exists()]
+    if len(left) < len(parts):
+        console.say(f"{len(parts) - len(left)} of {counted(len(parts), 'file')} are there already, and left alone.")
+    tasks: list[tuple[Any, ...]] = [
+        (str(model_file.resolve()), str(part), str(target / part.name), outputs, features) for part in left
+    ]
+    with console.bar("Predicting") as update:
+
+        def told(done: int, planned: int) -> None:
+            update(done, planned, counted(done, "file"))
+
+        if engine == Where.ray:
+            from dyads.engine import Ray
+            from dyads.engine.cluster import Cluster
+
+            try:
+                cluster = Cluster.at(Ray(address))
+            except InputError as error:
+                raise Usage(str(error)) from error
+            results = cluster.run("dyads.cli.models:predict_part", "predict", (), tasks, told)
+        else:
+            results = []
+            for task in tasks:
+                results.append(predict_part((), *task))
+                told(len(results), len(tasks))
+    done, unknown = (sum(counts) for counts in zip(*results, strict=True)) if results else (0, 0)
+    _tell_unknown(model, done, unknown)
+    console.say(f"Wrote {counted(len(left), 'file')} with {counted(done, 'pair')} to {output}.")
+
+
+def predict_part(
+    _: tuple[()], model_file: str, part: str, output: str, outputs: list[str], features: tuple[str | None, str | None]
+) -> tuple[int, int]:
+    """Predict a file of a folder, on this machine or on a worker, which keeps the model for the next."""
+    stamp = Path(model_file).stat() if os.path.exists(model_file) else None
+    key = (model_file, None if stamp is None else (stamp.st_mtime_ns, stamp.st_size), features)
+    if key not in _models:
+        _models.clear()
+        model = load_model(Path(model_file))
+        _models[key] = (model, new_features(model, *features))
+    model, read = _models[key]
+    return predict_file(model, part, output, outputs, read)
+
+
+_models: dict[Any, tuple[Any, Any]] = {}
+"""The model that this process predicts files with."""
 
 
 def evaluate(

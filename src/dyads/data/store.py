@@ -11,9 +11,11 @@ import importlib.util
 import json
 import os
 import shutil
+import socket
+import tempfile
 import uuid
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 from scipy import sparse
 
+from dyads.data import remote
 from dyads.data.codes import Codes, Vocabulary, encode_labels, to_numpy
 from dyads.data.dyads import Dyads, chunks
 from dyads.data.features import LARGEST, Encoder, FixedColumn
@@ -207,11 +210,15 @@ class Store(Pairs):
     Attributes
     ----------
     path : the folder
+    address : of the store in object storage, such as "s3://bucket/ratings.store", or None
+        Its files are then copied to `path`, in the user's cache, when they are first needed, and orders that are made
+        are copied back.
     others : as for `Pairs`
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.address = os.fspath(path) if remote.is_remote(path) else None
+        self.path = Path(path) if self.address is None else _copied(self.address)
         self._manifest = _read_manifest(self.path)
         if self._manifest.get("format") != "dyads store" or self._manifest.get("version") != VERSION:
             raise StoreError(
@@ -229,9 +236,16 @@ class Store(Pairs):
         return int(self._manifest["n"])
 
     def __repr__(self) -> str:
-        return (
-            f"Store({str(self.path)!r}): {len(self):,} pairs of {len(self.rows):,} rows and {len(self.cols):,} columns"
-        )
+        return f"Store({self._shown!r}): {len(self):,} pairs of {len(self.rows):,} rows and {len(self.cols):,} columns"
+
+    @property
+    def _shown(self) -> str:
+        return str(self.path) if self.address is None else remote.public(self.address)
+
+    @property
+    def location(self) -> str:
+        """Where other machines find the store: its address, or its absolute path."""
+        return str(self.path.resolve()) if self.address is None else self.address
 
     def _column(self, name: str) -> pa.Array:
         _check_file(self.path, name, self._manifest)
@@ -301,6 +315,8 @@ class Store(Pairs):
         """
         matrix = dyads.side.dyad
         folder = self.path / (name if matrix is None else f"{name}-{ENCODED}")
+        if self.address is not None and not (folder / MANIFEST).exists():
+            _fetch_order(self.address, folder)
         if not (folder / MANIFEST).exists():
             columns = {column: getattr(dyads, column) for column in COLUMNS if getattr(dyads, column) is not None}
             dtypes = {column: DTYPES[column] for column in columns} | {"place": np.int64}
@@ -312,6 +328,10 @@ class Store(Pairs):
                     for first in range(0, len(positions) if matrix is not None else 0, BATCH):
                         out.append(matrix[positions[first : first + BATCH]])
                 out.close({"n": len(dyads), "entries": None if matrix is None else matrix.nnz})
+            if self.address is not None:
+                others = sorted(path.name for path in folder.iterdir() if path.name != MANIFEST)
+                # The manifest is the last: it says that all is there.
+                remote.send(self.address, folder.name, [*others, MANIFEST], folder)
         manifest = _read_manifest(folder)
         if manifest.get("n") != len(dyads):
             raise StoreError(f"{folder} holds {manifest.get('n')} pairs, not {len(dyads)}: delete it, and fit again.")
@@ -325,6 +345,74 @@ class Store(Pairs):
         return replace(dyads, row=row, col=col, label=label, weight=weight, relation=relation, side=side), arrays[
             "place"
         ]
+
+
+def _copied(address: str) -> Path:
+    """Copy the files of a store of object storage to the user's cache, unless they are there; return the folder."""
+    if MANIFEST not in remote.files(address):
+        raise StoreError(f"{remote.public(address)} is not a store: expected a {MANIFEST} there. Check the address.")
+    with tempfile.TemporaryDirectory() as name:
+        remote.fetch(address, "", [MANIFEST], Path(name))
+        manifest = _read_manifest(Path(name))
+    key = zlib.crc32(f"{address} {_of_manifest(manifest)}".encode())
+    folder = Path.home() / ".cache" / "dyads" / "stores" / f"{key:08x}"
+    if not (folder / MANIFEST).exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _made(folder) as made:
+            remote.fetch(address, "", [*manifest["files"], MANIFEST], made)
+    return folder
+
+
+def _fetch_order(address: str, folder: Path) -> None:
+    """Copy the files of an order to a folder, if it has been made."""
+    names = remote.files(address, folder.name)
+    if MANIFEST in names:
+        with _made(folder) as made:
+            remote.fetch(address, folder.name, names, made)
+
+
+def checksum_of(columns: Iterable[Array]) -> int:
+    """CRC-32 of some columns, one after the other."""
+    total = 0
+    for column in columns:
+        total = zlib.crc32(np.ascontiguousarray(column).data, total)
+    return total
+
+
+def reached(store: str) -> int:
+    """Return the number of pairs of a store, by its manifest alone; raise if this machine does not reach it."""
+    if not remote.is_remote(store):
+        return int(_read_manifest(Path(store))["n"])
+    with tempfile.TemporaryDirectory() as name:
+        remote.fetch(store, "", [MANIFEST], Path(name))
+        return int(_read_manifest(Path(name))["n"])
+
+
+def read_lines(store: str, order: str, columns: Sequence[str], begin: int, end: int, checksum: int) -> dict[str, Array]:
+    """Read some lines of an order of a store, on a machine that has not opened it, and check them.
+
+    They are mapped from disk, or read from object storage.
+
+    `order` : folder of the order in the store, "" for the order of the tables. `checksum` : see `checksum_of`.
+    """
+    away = remote.is_remote(store)
+    where = remote.public(store) if away else str(Path(store, order))
+    try:
+        if away:
+            read = {name: remote.read_array(store, order, f"{name}.npy", begin, end) for name in columns}
+        else:
+            read = {name: np.load(Path(where) / f"{name}.npy", mmap_mode="r")[begin:end] for name in columns}
+    except (OSError, ValueError) as error:
+        raise StoreError(
+            f"{where} cannot be read on {socket.gethostname()} ({error}): expected a store that all machines reach by "
+            "the same path. Put it on a shared file system."
+        ) from error
+    if checksum_of(read.values()) != checksum:
+        raise StoreError(
+            f"{where} holds other pairs on {socket.gethostname()}: expected one store that all machines reach by the "
+            "same path. Put it on a shared file system, or make it again."
+        )
+    return {name: np.asarray(column) for name, column in read.items()}
 
 
 def discard(part: Pairs) -> None:

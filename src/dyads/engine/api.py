@@ -203,6 +203,14 @@ class Engine(Protocol):
         """
         ...
 
+    def check(self, objective: Objective, dyads: Dyads) -> None:
+        """Raise if dyads cannot be bound; a fit asks before it searches for anything."""
+        ...
+
+    def for_memory(self) -> "Engine":
+        """Return the engine for a few dyads in memory: this one, unless it fits stores only."""
+        ...
+
     def scores(self, models: Sequence[Model], codes: Sequence[Codes], features: Any = None) -> Array:
         """Return the scores of dyads (n, n_labels) in double precision; their softmax gives the probabilities.
 

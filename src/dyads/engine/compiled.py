@@ -44,14 +44,15 @@ def _sources_hash() -> str:
     return hashlib.sha256(b"".join(sources)).hexdigest()
 
 
-_STAMP = _sources_hash()
+SOURCES = _sources_hash()
+"""Hash of all sources of kernels: equal on machines that compile the same."""
 
 
 class _Stamped:
     """Makes a cache locator stamp entries with the hash of all kernel sources."""
 
     def get_source_stamp(self) -> str:
-        return _STAMP
+        return SOURCES
 
 
 class _GivenFolder(_Stamped, caching.UserProvidedCacheLocator):

@@ -9,7 +9,7 @@ for new entities.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -64,6 +64,12 @@ class CUDA(Setting):
 
     def bind(self, objective: Objective, dyads: Dyads, counts: Counts | None = None) -> "Device":
         return Device(objective, DeviceBound(objective, dyads, counts, Threads(CPU().n_threads())))
+
+    def check(self, objective: Objective, dyads: Dyads) -> None:
+        pass
+
+    def for_memory(self) -> Self:
+        return self
 
     def scores(self, models: Sequence[Model], codes: Sequence[Codes], features: Any = None) -> Array:
         """Return scores, in single precision; those of new entities, and without a GPU all, are the CPU's."""

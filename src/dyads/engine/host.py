@@ -124,6 +124,12 @@ class CPU(Setting):
     def bind(self, objective: Objective, dyads: Dyads, counts: Counts | None = None) -> "Host":
         return Host(objective, Bound(objective, dyads, counts, Threads(self.n_threads())))
 
+    def check(self, objective: Objective, dyads: Dyads) -> None:
+        pass
+
+    def for_memory(self) -> Self:
+        return self
+
     def scores(self, models: Sequence[Model], codes: Sequence[Codes], features: Any = None) -> Array:
         with self._run() as run:
             return scoring.scores(models, codes, features, run)

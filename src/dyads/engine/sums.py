@@ -313,7 +313,7 @@ class SharedSums:
             self._tasks[t] = [
                 sums._replace(owned=sums.owned._replace(first=t, start=np.array(bounds)))
                 for sums in self.sums
-                for bounds in _relation_tasks(int(sums.owned.start[t]), int(sums.owned.start[t + 1]))
+                for bounds in relation_tasks(int(sums.owned.start[t]), int(sums.owned.start[t + 1]))
             ]
         return self._tasks[t]
 
@@ -338,7 +338,7 @@ class SharedSums:
         return False
 
 
-def _relation_tasks(first: int, last: int) -> list[Bounds]:
+def relation_tasks(first: int, last: int) -> list[Bounds]:
     """Cut the dyads first..last-1 of a relation into tasks, at most about `MOST_TASKS`."""
     return even_tasks(first, last, max(CHUNK, (last - first) // MOST_TASKS))
 

@@ -140,8 +140,9 @@ def chosen_l2(estimator: Any, data: Data, dyads: Dyads) -> L2:
     # Dyads of weight zero are lines of the table, but none of the dyads.
     line = chosen if data[2] is None else np.flatnonzero(data[2])[chosen]
     template = clone(estimator).set_params(
-        l2=L2(), solver=FAST, early_stopping=None, n_init=1, n_models=1, warm_start=False
-    )
+        l2=L2(), solver=FAST, early_stopping=None, n_init=1, n_models=1, warm_start=False,
+        engine=estimator._engine.for_memory(),
+    )  # fmt: skip
     with closing(Search(template, data, [(line[~held], line[held])])) as search:
         plain = without_latent(template)
         search.judge([Path(plain, "l2__bias", FEW_BIASES, True) if template.bias else Path(plain, None, (), False)])

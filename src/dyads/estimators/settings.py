@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state
 
 from dyads.data.features import SideInformation
 from dyads.data.files import Dialect
-from dyads.engine import CPU, CUDA, ENGINES, Engine
+from dyads.engine import CPU, CUDA, ENGINES, Engine, Ray
 from dyads.errors import InputError, shortened, unknown_name
 from dyads.model.loss import LOSSES
 from dyads.model.objective import L2
@@ -28,7 +28,7 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "features": (SideInformation,),
     "l2": (L2,),
     "solver": (LBFGS, SGD, Newton, Gibbs),
-    "engine": (CPU, CUDA),
+    "engine": (CPU, CUDA, Ray),
 }
 """The classes of settings objects that a parameter takes."""
 
