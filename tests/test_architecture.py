@@ -108,7 +108,7 @@ MANY_PARAMETERS = {
     ("estimators/lfl.py", "__init__"): "the constructor of the estimators",
     ("estimators/selection.py", "__init__"): "the same parameters, and those of the search",
     ("cli/models.py", "fit"): "the options of the command that are not settings",
-    ("cli/models.py", "recommend"): "the options of the command",
+    ("cli/answers.py", "recommend"): "the options of the command",
 }
 """Who may have more, and why."""
 
@@ -174,11 +174,11 @@ MAPPINGS_IN_CALLS = {
     ("estimators/selection.py", "_plain"): "the parameters that both estimators have",
     ("estimators/settings.py", "Dialect"): FILE,
     ("estimators/settings.py", "kinds"): FILE,
-    ("cli/models.py", "evaluated"): GIVEN,
-    ("cli/models.py", "explain"): GIVEN,
+    ("cli/answers.py", "evaluated"): GIVEN,
+    ("cli/answers.py", "explain"): GIVEN,
     ("cli/models.py", "fold_in"): GIVEN,
-    ("cli/models.py", "predictions"): GIVEN,
-    ("cli/models.py", "recommend"): GIVEN,
+    ("cli/answers.py", "predictions"): GIVEN,
+    ("cli/answers.py", "recommend"): GIVEN,
     ("cli/app.py", "report"): GIVEN,
     ("cli/models.py", "Dialect"): FILE,
     ("report/page.py", "explain"): GIVEN,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import dyads
-from dyads.cli import cluster, console, inputs, models
+from dyads.cli import answers, cluster, console, inputs, models
 from dyads.cli.inputs import (
     ColFeatures,
     Force,
@@ -270,6 +270,7 @@ def _register(app: typer.Typer) -> None:
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 inputs.register(app)
 models.register(app)
+answers.register(app)
 cluster.register(app)
 _register(app)
 
