@@ -16,6 +16,7 @@ from dyads.serve.workers import publish
 webdriver = pytest.importorskip("selenium.webdriver")
 support = pytest.importorskip("selenium.webdriver.support.ui")
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.xdist_group("explorer"),
     pytest.mark.filterwarnings("ignore::UserWarning"),
     pytest.mark.skipif(
@@ -137,7 +138,7 @@ def test_reasons_add_up_to_the_log_odds(browser, addresses, models):
     assert browser.get_log("browser") == []
 
 
-@pytest.mark.parametrize("name", ["posterior", pytest.param("ordinal", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["posterior", "ordinal"])
 def test_what_would_change_is_shown_live(browser, addresses, models, name):
     model = models[name][0]
     opened(browser, addresses[name])
@@ -193,7 +194,6 @@ def test_the_map_shows_the_id_and_its_like_lead_on(browser, addresses, models):
     assert browser.get_log("browser") == []
 
 
-@pytest.mark.slow
 def test_an_unknown_id_is_told_and_the_other_side_can_be_asked(browser, addresses, models):
     opened(browser, addresses["ordinal"])
     field = browser.find_element("id", "id")
@@ -206,7 +206,6 @@ def test_an_unknown_id_is_told_and_the_other_side_can_be_asked(browser, addresse
     assert browser.get_log("browser") == []
 
 
-@pytest.mark.slow
 def test_links_have_one_side_and_a_token_is_asked_for(browser, addresses):
     opened(browser, addresses["links"])
     assert not browser.find_element("id", "sides").is_displayed()
@@ -222,7 +221,7 @@ def test_links_have_one_side_and_a_token_is_asked_for(browser, addresses):
     assert browser.get_log("browser") == []
 
 
-ASIDE = [pytest.param(*case, marks=pytest.mark.slow) for case in (("dark", 1200), ("light", 360), ("dark", 360))]
+ASIDE = [("dark", 1200), ("light", 360), ("dark", 360)]
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1200), *ASIDE])
