@@ -235,6 +235,16 @@ def test_log_odds_are_corrected_by_the_rate_at_which_a_label_was_sampled(solver,
     np.testing.assert_allclose(odds[0] - odds[1], np.log(pairs.weight.max()), rtol=1e-3)
 
 
+def test_the_correction_for_sampled_labels_is_not_undone(tmp_path):
+    pairs = dyads.pairs_from_positives(SOLD[["user", "item"]], rate=2.0, random_state=0)
+    model = dyads.LFLClassifier(0, random_state=0).fit(pairs.X, pairs.y, population_weight=pairs.weight)
+    assert model.solver_ != "gibbs", "the correction is that of a point estimate"
+    model.save(tmp_path / "model")
+    for each in (model, dyads.load(tmp_path / "model")):
+        with pytest.raises(InputError, match="partial_fit would undo the correction"):
+            each.partial_fit(pairs.X, pairs.y)
+
+
 def test_positives_of_two_id_sets_and_of_relations_get_their_non_links():
     held = pd.DataFrame({"user": [0, 1, 99], "item": [3, 4, 3]})
     pairs = dyads.pairs_from_positives(SOLD[["user", "item"]], negatives="all", exclude=held)

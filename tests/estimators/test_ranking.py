@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.exceptions import NotFittedError
 from sklearn.metrics import average_precision_score, ndcg_score
 
 import dyads
@@ -90,6 +91,13 @@ def test_a_ranking_leaves_out_what_was_seen_and_judges_each_row():
     new = pd.DataFrame({"user": ["new1", "new1", "new2"], "item": ["nowhere", "elsewhere", model.col_ids_[0]]})
     assert dyads.evaluate_ranking(model, new)["n"].tolist() == [2] * 6, "two rows that are not known"
     assert dyads.evaluate_ranking(model, new, k=10**6).set_index("metric").loc["recall@1000000", "value"] == 0.5
+    other = pd.DataFrame({"user": ["new2"], "item": ["elsewhere"]})
+    of_others = dyads.evaluate_ranking(model, new[1:2], exclude=other)
+    assert of_others["n"].tolist() == [1] * 6, "a pair of another unknown id is another pair"
+    with pytest.raises(InputError, match="k=2.5: expected"):
+        dyads.evaluate_ranking(model, liked, k=2.5)
+    with pytest.raises(NotFittedError):
+        dyads.evaluate_ranking(LFLOrdinal(), liked)
     with pytest.raises(InputError, match="by='thompson'"):
         dyads.evaluate_ranking(LFLOrdinal(0, solver=dyads.Gibbs(sweeps=12)).fit(X, STARS), liked, by="thompson")
     with pytest.raises(dyads.errors.UnknownIdError):

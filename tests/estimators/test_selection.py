@@ -10,7 +10,7 @@ import pytest
 from sklearn.model_selection import KFold
 
 import dyads
-from dyads import LBFGS, SGD, LFLClassifier, LFLClassifierCV, LFLOrdinal, LFLOrdinalCV
+from dyads import LBFGS, SGD, LFLClassifier, LFLClassifierCV, LFLLink, LFLOrdinal, LFLOrdinalCV
 from dyads.datasets.synthetic import make_nominal
 from dyads.errors import InputError, VanishedWarning
 from dyads.estimators import lfl
@@ -149,6 +149,23 @@ def test_latent_weights_vanish_at_the_strength_that_is_found(loss):
         .record_.models[0]
         .latent_size()
         for share in (1.1, 0.8)
+    ]
+    assert sizes[0] < 1e-3
+    assert sizes[1] > 1e-2
+
+
+@pytest.mark.parametrize("structure", ["symmetric", "directed"])
+def test_latent_weights_of_nodes_vanish_at_that_strength_too(structure):
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame([(i, j) for i in range(30) for j in range(30) if i < j or structure == "directed"])
+    y, settings = rng.integers(0, 2, len(X)), {"structure": structure, "n_models": 1, "random_state": 0}
+    top = vanishing_l2(LFLLink(**settings), X, y)
+    sizes = [
+        LFLLink(rank=2, l2=share * top, solver=LBFGS(max_iter=3000, tol=1e-12), **settings)
+        .fit(X, y)
+        .record_.models[0]
+        .latent_size()
+        for share in (1.1, 0.6)
     ]
     assert sizes[0] < 1e-3
     assert sizes[1] > 1e-2

@@ -158,6 +158,10 @@ def test_every_parameter_and_every_setting_is_tried():
         (lambda: LFLClassifier(solver="sgd").set_params(solver__sweeps=3), "SGD has no setting 'sweeps'"),
         (lambda: LFLClassifier(engine=CPU, solver="point").check_params(), "engine=<class"),
         (lambda: LFLClassifier().set_params(solver__max_iter=3), "solver='auto' has no settings"),
+        (
+            lambda: LFLClassifier(solver="gibbs", features=SideInformation(training="after")).check_params(),
+            "training='after', and Gibbs draws all weights together",
+        ),
     ],
 )
 def test_an_impossible_setting_is_refused_when_it_is_made(make, says):

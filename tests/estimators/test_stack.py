@@ -94,5 +94,8 @@ def test_what_a_stack_cannot_be_is_refused():
         LFLLinkWalk(solver="gibbs").fit(X, y)
     with pytest.raises(InputError, match="expected two labels, two columns of ids"):
         LFLLinkWalk(1, l2=1.0, n_models=1).fit(X.assign(day=range(len(X))), y)
+    few = np.where(np.arange(len(y)) < 3, 0, 1)
+    with pytest.raises(InputError, match="at least 5 non-links"):
+        LFLLinkWalk(1, l2=1.0, n_models=1).fit(X, few)
     with pytest.raises(InputError, match="Use fit, or LFLLink"):
         LFLLinkWalk(1).partial_fit(X, y)

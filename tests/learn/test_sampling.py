@@ -174,7 +174,7 @@ def test_a_chain_that_is_stopped_and_goes_on_is_the_one_that_never_was(tmp_path)
         return len(seen) == 41
 
     broken = LFLOrdinal(**PAIR).fit(X, STARS, callback=stop, checkpoint=tmp_path / "chains")
-    assert (broken.n_iter_, broken.converged_) == (11, False)
+    assert (broken.n_iter_, broken.converged_) == (30, False), "the sweeps of the longest chain"
     again = LFLOrdinal(**PAIR).fit(X, STARS, checkpoint=tmp_path / "chains")
     np.testing.assert_array_equal(again.predict_proba(X), whole.predict_proba(X))
     assert again.diagnostics_ | {"effective_per_second": 0.0} == whole.diagnostics_ | {"effective_per_second": 0.0}
@@ -230,12 +230,20 @@ def test_an_interrupt_keeps_the_model_so_far(solver):
     np.testing.assert_array_equal(stopped.predict_proba(X), shorter.predict_proba(X))
 
 
-@pytest.mark.parametrize("solver", [Gibbs(20, chains=2), SGD(20)])
-def test_the_time_left_falls_to_zero(solver):
+@pytest.mark.parametrize(("solver", "n_models"), [(Gibbs(20, chains=2), 1), (SGD(20), 1), (SGD(5), 3)])
+def test_the_time_left_falls_to_zero(solver, n_models):
     steps = []
-    LFLOrdinal(rank=1, solver=solver, random_state=0).fit(X, STARS, callback=steps.append)
+    LFLOrdinal(rank=1, solver=solver, n_models=n_models, random_state=0).fit(X, STARS, callback=steps.append)
     assert all(step.left > 0 for step in steps[:-1])
     assert steps[-1].left == 0
+    seconds = [step.seconds for step in steps]
+    assert seconds == sorted(seconds)
+
+
+def test_the_iterations_of_stopped_chains_are_those_of_the_longest():
+    model = LFLOrdinal(rank=1, solver=Gibbs(12, chains=2), random_state=0)
+    model.fit(X, STARS, callback=lambda progress: progress.init == 1)
+    assert model.n_iter_ == 12
 
 
 def test_a_row_whose_labels_are_all_held_out_is_a_draw_from_the_prior(monkeypatch):

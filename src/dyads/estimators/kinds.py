@@ -107,8 +107,9 @@ class LFLClassifier(_Nominal):
         How to predict for unknown ids, which have neither labels nor features. "prior": average the probabilities over
         the rows (columns) of the training data. "mean": take the mean of the training predictions of the other id, the
         paper's baseline. "raise": raise an error. "nan": return NaN.
-    engine : "cpu", "cuda", `dyads.CPU` or `dyads.CUDA`, default "cpu"
-        Engine that computes the sums over dyads. The result does not depend on the number of threads of a CPU.
+    engine : "cpu", "cuda", "ray", `dyads.CPU`, `dyads.CUDA` or `dyads.Ray`, default "cpu"
+        Engine that computes the sums over dyads: the processor, a GPU, or a Ray cluster for a `dyads.Store`. The result
+        does not depend on the number of threads of a CPU.
     random_state : int, RandomState or None, default None
         Seed of all random numbers.
     verbose : int, default 0
@@ -243,7 +244,11 @@ class LFLLinkWalk(LFLLink):
         checkpoint: Any = None,
         population_weight: Any = None,
     ) -> Self:
-        """Fit the parts and their weights; the parameters are those of `LFLLink.fit`."""
+        """Fit the parts and their weights; the parameters are those of `LFLLink.fit`.
+
+        The link model is fitted six times: to all pairs, and to all but each of five folds. The checkpoint keeps the
+        first of these fits alone. Ctrl-C leaves no model, since the parts are weighed at the end.
+        """
         solver = solver_of(self.solver)
         if isinstance(X, Pairs):
             raise InputError("LFLLinkWalk got a store: expected a table. Use LFLLink, or read the table whole.")
@@ -252,16 +257,19 @@ class LFLLinkWalk(LFLLink):
         plain = LFLLink().set_params(**self.get_params(deep=False))
         observed = plain._read(X, y, sample_weight)
         n_links = int((observed.dyads.label > 0).sum())
-        if observed.encoders.dyad is not None or len(observed.classes) != 2 or not LEAST_LINKS <= n_links <= MOST_SEEN:
+        n_others = len(observed.dyads) - n_links
+        is_enough = min(n_links, n_others) >= LEAST_LINKS and n_links <= MOST_SEEN
+        if observed.encoders.dyad is not None or len(observed.classes) != 2 or not is_enough:
             raise InputError(
-                f"LFLLinkWalk got {len(observed.classes)} labels, {n_links:,} links and the columns "
-                f"{observed.columns}: expected two labels, two columns of ids, and {LEAST_LINKS} links to 2^25. Use "
-                "LFLLink."
+                f"LFLLinkWalk got {len(observed.classes)} labels, {n_links:,} links, {n_others:,} non-links and the "
+                f"columns {observed.columns}: expected two labels, two columns of ids, {LEAST_LINKS} links to 2^25 and "
+                f"at least {LEAST_LINKS} non-links. Use LFLLink."
             )
+        population = read_weight(population_weight, "population_weight")
         with reported(self, X, y, None, callback) as report:
             model = clone(plain).fit(X, y, sample_weight, seen, report, checkpoint, population_weight)
-        population = read_weight(population_weight, "population_weight")
-        scored = cross_fitted(plain.set_params(unknown="prior"), read_data(X, y, sample_weight), population)
+            folds = plain.set_params(unknown="prior")
+            scored = cross_fitted(folds, read_data(X, y, sample_weight), population, report)
         dyads = model._read_more(model.record_, X, y, sample_weight).dyads
         for name, value in vars(model).items():
             if name.endswith("_"):

@@ -212,7 +212,7 @@ class LFL(CallbackSupportMixin, Predictor):
         objective = parts.objective(known)
         self._engine.check(objective, observed.dyads)
         n_models = self._n_models(is_sampled=correction is not None)
-        solver = self._solver_for(objective, len(observed.dyads), n_models)
+        solver = self._solver_for(objective, len(observed.dyads), n_models, is_sampled=correction is not None)
         if checkpoint is not None and self.warm_start:
             raise InputError("Got checkpoint and warm_start=True: expected one of them. Omit one.")
         settings = (
@@ -272,6 +272,8 @@ class LFL(CallbackSupportMixin, Predictor):
         self.trained_on_ = _origin(y, sample_weight, len(observed.dyads))
         if isinstance(X, Pairs):
             self.trained_on_ |= {"label": X.columns["label"], "weight": X.columns.get("weight")}
+        if correction is not None:
+            self.trained_on_["sampled"] = True
         is_short = solver_of(self.solver) is None and n_models > 1
         self._keep_course(first, ends, is_short)
         report_end(self, X, y)
@@ -330,12 +332,12 @@ class LFL(CallbackSupportMixin, Predictor):
             draws = [with_mean_predictions(model, dyads, self._engine) for model in record.models]
         return replace(record, draws=tuple(draws))
 
-    def _solver_for(self, objective: Objective, n_dyads: int, n_models: int) -> Any:
-        """The solver named, or the one that the data ask for."""
+    def _solver_for(self, objective: Objective, n_dyads: int, n_models: int, is_sampled: bool) -> Any:
+        """The solver named, or the one that the data ask for; `is_sampled` : whether labels were sampled."""
         solver = solver_of(self.solver)
         if solver is not None:
             return solver
-        if n_models == 1 and self._samples_by_default(objective, n_dyads):
+        if n_models == 1 and not is_sampled and self._samples_by_default(objective, n_dyads):
             return Gibbs()
         solver = point_solver(objective, n_dyads)
         return solver if n_models == 1 else solver.replaced({"max_iter": SHORT[type(solver)]})
@@ -600,6 +602,11 @@ class LFL(CallbackSupportMixin, Predictor):
         """
         self.check_params()
         named, record = solver_of(self.solver), self.__dict__.get("record_")
+        if record is not None and self.trained_on_.get("sampled"):
+            raise InputError(
+                "partial_fit would undo the correction for sampled labels, as the model was fitted with "
+                "population_weight. Use fit, with all pairs."
+            )
         if record is not None and record.is_posterior:
             if asks_for_point(self.solver) or (named is not None and not named.samples):
                 raise InputError(

@@ -1,10 +1,12 @@
 """Evaluation of rankings: how far up a model ranks the columns that are relevant to a row."""
 
+import numbers
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from sklearn.utils.validation import check_is_fitted
 
 from dyads import metrics
 from dyads.data.codes import Codes, Vocabulary
@@ -63,9 +65,12 @@ def evaluate_ranking(
     """
     if side not in ("col", "row"):
         raise unknown_name("side", side, ("col", "row"))
+    if not isinstance(k, numbers.Integral) or isinstance(k, bool) or k < 1:
+        raise InputError(f"Got k={k!r}: expected the length of the list, a whole number of at least 1.")
+    check_is_fitted(model)
     record, turn = model.record_, side == "row"
-    answers = _by_query(_codes(model, X), turn)
-    pairs = [] if exclude is None else [_codes(model, exclude)]
+    relevant, *pairs = _codes(model, [X] if exclude is None else [X, exclude])
+    answers = _by_query(relevant, turn)
     pairs += [] if with_seen else [_seen_codes(record)]
     left_out = [_by_query(codes, turn, answers) for codes in pairs]
     ranks = [each for each in _ranks(model, answers, by, left_out, turn, filtered) if len(each)]
@@ -125,18 +130,23 @@ def _ranks(
             yield np.append(ranks, np.full(int((answers < 0).sum()), np.inf))
 
 
-def _codes(model: Any, table: Any) -> list[Codes]:
-    """Codes of the ids of a table of pairs, by id column; each unknown id has a negative code of its own."""
-    vocabularies = model.record_.known.vocabularies
-    columns = read_pairs(table, [vocabulary.name for vocabulary in vocabularies], model.columns_)
-    if len(columns) != len(vocabularies):
-        raise InputError(f"The table has {len(columns)} id columns: expected {len(vocabularies)}, with the relation.")
-    row, col, *rest = (_encoded(vocabulary, ids) for vocabulary, ids in zip(vocabularies, columns, strict=True))
-    if rest and (rest[0] < 0).any():
-        raise InputError("The table has relations that the model does not know: expected those of its fit.")
-    if model.unknown == "raise" and min(row.min(initial=0), col.min(initial=0)) < 0:
-        raise UnknownIdError("The table has ids that the model does not know, and unknown='raise'. Leave them out.")
-    return _both_orders(model.record_, [row, col, *rest])
+def _codes(model: Any, tables: list[Any]) -> list[list[Codes]]:
+    """Codes of the ids of tables of pairs, by id column; each unknown id has one negative code in all tables."""
+    vocabularies, coded = model.record_.known.vocabularies, []
+    unknown: list[dict[Any, int]] = [{} for _ in vocabularies]
+    for table in tables:
+        columns = read_pairs(table, [vocabulary.name for vocabulary in vocabularies], model.columns_)
+        if len(columns) != len(vocabularies):
+            raise InputError(
+                f"The table has {len(columns)} id columns: expected {len(vocabularies)}, with the relation."
+            )
+        row, col, *rest = map(_encoded, vocabularies, columns, unknown)
+        if rest and (rest[0] < 0).any():
+            raise InputError("The table has relations that the model does not know: expected those of its fit.")
+        if model.unknown == "raise" and min(row.min(initial=0), col.min(initial=0)) < 0:
+            raise UnknownIdError("The table has ids that the model does not know, and unknown='raise'. Leave them out.")
+        coded.append(_both_orders(model.record_, [row, col, *rest]))
+    return coded
 
 
 def _both_orders(record: Record, codes: list[Codes]) -> list[Codes]:
@@ -158,11 +168,11 @@ def _seen_codes(record: Record) -> list[Codes]:
     return _both_orders(record, [seen.row, seen.col, *([] if seen.relation is None else [seen.relation])])
 
 
-def _encoded(vocabulary: Vocabulary, ids: pa.Array) -> Codes:
+def _encoded(vocabulary: Vocabulary, ids: pa.Array, unknown: dict[Any, int]) -> Codes:
+    """Codes of ids; `unknown` holds the codes of those that the vocabulary has not, and gets new ones."""
     codes = vocabulary.encode(ids).copy()
-    unknown = np.flatnonzero(codes < 0)
-    distinct = ids.take(pa.array(unknown)).dictionary_encode().indices.to_numpy(zero_copy_only=False)
-    codes[unknown] = -1 - distinct
+    lines = np.flatnonzero(codes < 0)
+    codes[lines] = [unknown.setdefault(name, -1 - len(unknown)) for name in ids.take(pa.array(lines)).to_pylist()]
     return codes
 
 

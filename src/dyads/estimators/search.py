@@ -229,7 +229,9 @@ def vanishing_l2(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> f
     Let g_y(r, c) = d loss / d score_y at the fit of rank 0, summed over dyads. Near zero, latent weights a, b change
     the loss by sum_rc g_y(r, c) a_r b_c and cost l2 (|a|^2 + |b|^2) / 2. So they grow only if the matrix g_y of some
     label has a spectral norm above l2. For ordered labels, which share latent weights, the sum of g_y over labels,
-    weighted by their standardised values, counts too.
+    weighted by their standardised values, counts too. With one id set a node has the same weights in both roles, and
+    sum_rc g(r, c) a_r a_c is a quadratic form of the matrix (g + g^T) / 2: then the norm of g + g^T counts, and in
+    directed structures both.
     """
     plain = clone(estimator).set_params(**without_latent(estimator), early_stopping=None, n_models=1)
     with warnings.catch_warnings():
@@ -241,11 +243,17 @@ def vanishing_l2(estimator: Any, X: Any, y: Any, sample_weight: Any = None) -> f
     if plain._ordered:
         values = numeric_values(plain.classes_)
         slopes = np.column_stack([slopes, slopes @ ((values - values.mean()) / values.std())])
-    norms = [0.0]
+    norms, one_set = [0.0], plain.record_.known.one_set
     for g in slopes.T:
-        matrix = sparse.csr_array((g, (dyads.row, dyads.col)))
-        if min(matrix.shape) > 1:
-            norms.append(float(svds(matrix, k=1, return_singular_vectors=False, random_state=0)[0]))
+        matrix = sparse.csr_array((g, (dyads.row, dyads.col)), shape=(dyads.n_rows, dyads.n_cols))
+        forms = [matrix + matrix.T] if one_set else [matrix]
+        if one_set and not is_undirected(*STRUCTURES[plain._structure]):
+            forms.append(matrix)
+        norms += [
+            float(svds(form, k=1, return_singular_vectors=False, random_state=0)[0])
+            for form in forms
+            if min(form.shape) > 1
+        ]
     return max(norms) or 1.0
 
 

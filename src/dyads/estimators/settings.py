@@ -164,6 +164,12 @@ def check_choices(estimator: Any, structures: Sequence[str], offers: Mapping[str
                 f"{name}={value} is for point estimates, and {type(solver).__name__} averages over draws: "
                 f"expected {name}=1. Use several chains instead."
             )
+    training = features_of(estimator.features).training
+    if solver is not None and solver.samples and training != "joint":
+        raise InputError(
+            f"SideInformation got training={training!r}, and {type(solver).__name__} draws all weights together: "
+            "expected training='joint'. Omit it, or use solver='point'."
+        )
     if estimator.warm_start and (estimator.n_models or 1) > 1:
         raise InputError(
             f"Got warm_start=True and n_models={estimator.n_models}: expected n_models=1, since a mean of models is no "
@@ -311,6 +317,7 @@ ORIGIN: dict[str, tuple[type, ...]] = {
     "negatives": (str,),
     "rate": (int, float, type(None)),
     "chosen": (dict,),
+    "sampled": (bool,),
 }
 """What a model may remember of its data and of its search, `trained_on_`, and the types of these."""
 

@@ -13,6 +13,7 @@ from dyads.data.codes import Codes, encode_labels, label_codes
 from dyads.data.dyads import Dyads
 from dyads.data.observations import read_dyads
 from dyads.engine import Engine
+from dyads.errors import InputError
 from dyads.estimators.search import Data, part_of
 from dyads.model.record import Draw, Known, Model, Parts, Record
 from dyads.model.structure import without_reference
@@ -25,7 +26,7 @@ FOLDS = 5
 """Folds of the training pairs: the model and the walk score those of a fold without having seen them."""
 
 LEAST_LINKS = FOLDS
-"""Least number of links: each fold then has one, and the others have some."""
+"""Least number of links, and of non-links: each fold then has one, and the others have some."""
 
 REACH = 0.8
 """Probability of the walk to go on. From 0.5 to 0.95 it ranks the links of the co-authors about equally well."""
@@ -42,12 +43,14 @@ class Weighing(NamedTuple):
     walk: Array
 
 
-def cross_fitted(plain: Any, data: Data, population: Array | None) -> tuple[Array, Array, Array, Array]:
+def cross_fitted(plain: Any, data: Data, population: Array | None, callback: Any) -> tuple[Array, Array, Array, Array]:
     """Score each training pair by a model, and by the walk, that were fitted without it.
 
     Returns the log-odds of the model (n,), the features of the walk (n, 2) about their means over non-links, whether
     the pair is a link (n,), and its weight (n,). Means differ between graphs, as that of a fold has fewer links. Pairs
-    with a node that occurs in no other fold are left out. `plain` : the link model, not fitted.
+    with a node that occurs in no other fold are left out.
+
+    `plain` : the link model, not fitted. `callback` : as for `fit`.
     """
     counted = np.arange(len(data[1])) if data[2] is None else np.flatnonzero(data[2])
     data, population = part_of(data, counted), None if population is None else population[counted]
@@ -55,7 +58,8 @@ def cross_fitted(plain: Any, data: Data, population: Array | None) -> tuple[Arra
     scored = []
     for train, test in StratifiedKFold(FOLDS, shuffle=True, random_state=0).split(label, label):
         X, y, weight = part_of(data, train)
-        model = clone(plain).fit(X, y, weight, population_weight=None if population is None else population[train])
+        rates = None if population is None else population[train]
+        model = clone(plain).fit(X, y, weight, callback=callback, population_weight=rates)
         known = model.record_.known
         X_test, y_test, weight_test = part_of(data, test)
         (row, col), _ = read_dyads(X_test, known.vocabularies, model.columns_)
@@ -66,6 +70,11 @@ def cross_fitted(plain: Any, data: Data, population: Array | None) -> tuple[Arra
         parts = (model.decision_function(X_test), walk, label > 0, np.broadcast_to(size, len(label)))
         scored.append([part[(row >= 0) & (col >= 0)] for part in parts])
     odds, walk, linked, weight = (np.concatenate(parts) for parts in zip(*scored, strict=True))
+    if linked.all() or not linked.any():
+        raise InputError(
+            "The pairs whose nodes both have other pairs are all links, or all non-links: expected some of each, to "
+            "weigh the walk by. Use LFLLink."
+        )
     return odds, walk, linked, weight
 
 

@@ -297,11 +297,11 @@ def _summary(chains: list[Chain], stopped: bool, rate: float) -> tuple[Restart, 
 
     `stopped` : whether the callback or Ctrl-C did so. `rate` : share of all sweeps that a second makes.
     """
-    n = min(chain.n_sweeps for chain in chains)
     if stopped and len(chains) > 1:
         # A chain that was stopped before the others had settled contributes no draws.
         settled = max(burn_in_length(np.array(chain.losses)) for chain in chains[:-1])
         chains = chains if chains[-1].n_sweeps > settled else chains[:-1]
+    n = max(chain.n_sweeps for chain in chains)
     burn_in, r_hats, effective = _mixing(chains)
     kept = [
         [(draw, chain.losses[sweep - 1]) for sweep, draw in chain.draws if sweep > discarded]

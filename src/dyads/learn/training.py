@@ -135,6 +135,8 @@ class FitRun(NamedTuple):
     start : maps the random initial theta of the first restart to the one to use (a warm start), or None
     callback : called with the `Progress` of every iteration, or None
     seed_is_given : whether the user names the seed, which a fit that is resumed must have started with
+    began : when the first of several models began, or None for now
+    n_later : number of models that are fitted after this one
     """
 
     engine: Engine
@@ -146,6 +148,8 @@ class FitRun(NamedTuple):
     start: Callable[[Array], Array] | None = None
     callback: Callback | None = None
     seed_is_given: bool = False
+    began: float | None = None
+    n_later: int = 0
 
     def split(self, dyads: Dyads) -> tuple[Dyads, Dyads | None]:
         """Split into training dyads and held-out dyads; None if none are held out."""
@@ -184,7 +188,7 @@ def train(objective: Objective, dyads: Dyads, solver: Minimiser, run: FitRun, st
     restarts = restored(before, "restarts")
     interrupted = False
     with run.engine.bind(objective, kept) as problem:
-        began = time.perf_counter()
+        began = time.perf_counter() if run.began is None else run.began
         for init in range(before.get("init", 0), run.n_init):
             rng = random_stream(run.seed, Stream.START, init)
             theta = initial_theta(objective, rng, kept, run.values)
@@ -200,7 +204,7 @@ def train(objective: Objective, dyads: Dyads, solver: Minimiser, run: FitRun, st
                     about = {"init": init, "stage": number, "n_iter": n_iter, "theta": theta, "trace": trace}
                     state.save("train", about | kept_ends(restarts, "restarts"))
                 first = theta if last else np.where(_side(objective), 0, theta)
-                n_left = len(stages) * (run.n_init - init) - number
+                n_left = len(stages) * (run.n_init * (1 + run.n_later) - init) - number
                 planned = None if solver.planned is None else solver.planned * n_left
                 watch = _Watch(problem, held, init, n_iter, began, trace, run.callback, planned, state)
                 try:
@@ -247,9 +251,11 @@ def train_models(
     models = restored(done, "ends")
     first = Learned(models[0], [Progress(*step) for step in done["trace"]]) if models else None
     interrupted = stopped = False
+    began = time.perf_counter()
     for seed in seeds[len(models) :]:
+        own = run._replace(seed=seed, began=began, n_later=len(seeds) - len(models) - 1)
         try:
-            learned = train(objective, dyads, solver, run._replace(seed=seed), state)
+            learned = train(objective, dyads, solver, own, state)
         except KeyboardInterrupt:
             state.write()
             if not models:
