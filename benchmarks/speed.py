@@ -417,7 +417,7 @@ def run_apart(checkout, job, *arguments):
 
 
 def posterior_of(sweeps):
-    figures, _ = fitted(OURS[ML_100K][POSTERIOR], int(sweeps), *split_of(ML_100K))
+    figures = fitted(OURS[ML_100K][POSTERIOR](int(sweeps)), *split_of(ML_100K))
     return {key: figures[key] for key in ("RMSE", "log-loss")}
 
 
