@@ -8,10 +8,14 @@ import logging
 import shutil
 import threading
 import time
+from datetime import datetime
+from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from fastapi.testclient import TestClient
+from uvicorn.config import STARTUP_FAILURE
 
 import dyads
 from dyads.errors import DyadsError
@@ -512,9 +516,41 @@ def test_the_command_refuses_what_it_cannot_serve(run, tmp_path, models):
     assert (code, "There is no file" in err) == (1, True)
     code, _, err = run("serve", models["point"][1], "--host", "0.0.0.0")
     assert (code, "no token" in err) == (1, True)
+    code, _, err = run("serve", models["point"][1], "--token", "")
+    assert (code, "The token is empty" in err) == (2, True)
+    code, _, err = run("serve", models["point"][1], "--label", "label")
+    assert (code, "--held-out" in err) == (2, True)
     (tmp_path / "bad.dyads").write_bytes(b"PK" + b"x" * 1000)
     code, _, err = run("serve", tmp_path / "bad.dyads", "--port", "0")
     assert (code, "bad.dyads is not a dyads model" in err) == (1, True)
+
+
+def test_nothing_in_a_new_file_ends_the_server(caplog):
+    supervisor = workers.Workers.__new__(workers.Workers)
+    supervisor._renew, supervisor.processes = lambda: 1 / 0, []
+    supervisor.handle_hup()
+    (record,) = caplog.records
+    assert "the one before is served" in record.message
+    assert record.exc_info[0] is ZeroDivisionError
+
+
+def test_a_worker_that_does_not_start_is_an_error(models, monkeypatch):
+    class Ended:
+        processes = (SimpleNamespace(exitcode=STARTUP_FAILURE),)
+
+        def __init__(self, *_):
+            pass
+
+        def run(self):
+            pass
+
+    monkeypatch.setattr(workers, "Workers", Ended)
+    monkeypatch.setattr(workers, "LOGGING", None)
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "set by serve")
+    with pytest.raises(DyadsError, match="did not start"):
+        workers.serve(
+            models["point"][1], host="127.0.0.1", port=0, workers=1, token=None, seconds=1, announce=lambda _: None
+        )
 
 
 def test_a_model_that_is_mapped_answers_as_one_that_is_read(models):
