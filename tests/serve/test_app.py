@@ -309,8 +309,9 @@ def test_features_of_pairs_may_be_dates_lists_categories_and_missing(tmp_path):
         answer = client.post("/predict", json={"pairs": pairs})
         assert answer.status_code == 200, answer.text
         np.testing.assert_allclose(answer.json()["probabilities"], model.predict_proba(table), atol=2e-6)
-        wrong = [*pairs[0][:2], "yesterday", *pairs[0][3:]]
-        assert "'since'" in said(client.post("/predict", json={"pairs": [wrong]}))
+        for place, wrong in ((2, "yesterday"), (3, "ab"), (4, "large")):
+            pair = [*pairs[0][:place], wrong, *pairs[0][place + 1 :]]
+            assert repr(list(table)[place]) in said(client.post("/predict", json={"pairs": [pair]}))
 
 
 def test_a_model_with_features_of_pairs_refuses_before_it_works(clients, monkeypatch):

@@ -442,7 +442,8 @@ def _feature(values: Sequence[Any], column: Any) -> Any:
     try:
         if kind == "dates":
             return pa.array(values, pa.string()).cast(pa.timestamp("us"))
-        if kind.startswith("lists of"):
+        # Arrow would read a text as the list of its characters.
+        if kind.startswith("lists of") and not any(isinstance(value, str) for value in values):
             return pa.array(values, pa.large_list(column.categories.type))
         if kind.startswith("categories"):
             return pa.array(values, column.categories.type).dictionary_encode()
