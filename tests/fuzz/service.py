@@ -13,48 +13,70 @@ from collections import Counter
 from pathlib import Path
 
 import hypothesis
+import numpy as np
 import schemathesis
 from hypothesis import HealthCheck, Phase, Verbosity
 
 import dyads
-from dyads.datasets.synthetic import make_store
+from dyads.datasets.synthetic import make_relations, make_store
 from dyads.serve.app import create
 from dyads.serve.workers import publish
 
 HEADERS = {"host": "localhost"}
 
 
-def _model(folder):
+def _models():
+    """A point estimate with text as ids, a posterior with integers, and a model of relations; with their tables."""
     train, _ = make_store(20, 15, random_state=0).split(0.6)
     X = {"shopper": train.X["shopper"], "product": train.X["product"]}
-    dyads.LFLClassifier(rank=2, l2=1.0, solver="point", random_state=0).fit(X, train.y).save(folder / "model.dyads")
+    yield dyads.LFLClassifier(rank=2, l2=1.0, solver="point", random_state=0).fit(X, train.y), X
+    X = {name: np.unique(column, return_inverse=True)[1] for name, column in X.items()}
+    yield dyads.LFLClassifier(rank=2, solver=dyads.Gibbs(sweeps=40), random_state=0).fit(X, train.y), X
+    X, y = make_relations(10)
+    yield dyads.LFLRelational(rank=2, solver="point", random_state=0).fit(X, y), X
+
+
+def _application(model, X, folder):
+    """The application of a model, two ids of each column, and the labels."""
+    model.save(folder / "model.dyads")
     served = folder / "served"
     served.mkdir()
     publish(folder / "model.dyads", served)
-    ids = [str(X["shopper"][0]), str(X["shopper"][1])], [str(X["product"][0]), str(X["product"][1])]
-    return create(served), ids, [str(label) for label in sorted(set(train.y))]
+    return create(served), [column[[0, -1]].tolist() for column in X.values()], model.classes_.tolist()
 
 
 def _likely(schema, ids, labels):
     """Put known ids and labels into the description as examples, so that not all requests end at unknown ids."""
     fields = schema.raw_schema["components"]["schemas"]
-    (rows, cols), texts = ids, {"anyOf": [{"enum": [*ids[0], *ids[1], *labels]}]}
+    texts = {"anyOf": [{"enum": [*ids[0], *ids[1], *labels]}]}
     listed = dict.fromkeys(("PredictRequest", "IntervalsRequest", "ExplainRequest"), "pairs")
     for name, field in (listed | {"FoldInRequest": "labels"}).items():
-        second = labels if field == "labels" else cols
-        pair = {"type": "array", "prefixItems": [{"enum": cols if field == "labels" else rows}, {"enum": second}]}
+        values = [*ids[1:], labels] if field == "labels" else ids
+        pair = {"type": "array", "prefixItems": [{"enum": each} for each in values]}
         items = fields[name]["properties"][field]["items"]
-        fields[name]["properties"][field]["items"] = {"anyOf": [pair | {"minItems": 2, "maxItems": 2}, items]}
+        width = {"minItems": len(values), "maxItems": len(values)}
+        fields[name]["properties"][field]["items"] = {"anyOf": [pair | width, items]}
+    for name in ("RecommendRequest", "FoldInRequest") if len(ids) > 2 else ():
+        fields[name]["properties"]["relation"] = {"enum": ids[2]}
+        fields[name]["required"].append("relation")
     for name in ("RecommendRequest", "SimilarRequest"):
         items = fields[name]["properties"]["ids"]["items"]
         fields[name]["properties"]["ids"]["items"] = {"anyOf": [texts, items]}
 
 
 def fuzz(n, seed):
-    """Send `n` requests or a few more; the number of each outcome, and the failures."""
+    """Send `n` requests or a few more, to several models; the number of each outcome, and the failures."""
+    outcomes, failures = Counter(), []
+    for model, X in _models():
+        more, wrong = _fuzz(model, X, n // 3 + 1, seed)
+        outcomes, failures = outcomes + more, failures + wrong
+    return outcomes, failures
+
+
+def _fuzz(model, X, n, seed):
     outcomes, failures = Counter(), []
     with tempfile.TemporaryDirectory() as name:
-        application, ids, labels = _model(Path(name))
+        application, ids, labels = _application(model, X, Path(name))
         from starlette.testclient import TestClient
 
         with TestClient(application, base_url="http://localhost", raise_server_exceptions=False) as client:

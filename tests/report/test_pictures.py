@@ -77,6 +77,14 @@ def test_a_display_is_the_same_whatever_the_model_returns(store):
         np.testing.assert_array_equal(plain.curves[label], other.curves[label])
 
 
+def test_intervals_are_drawn_of_numbers_of_one_dyad():
+    proba, bounds = [0.2, 0.8], [[0.1, 0.3], [0.7, 0.9]]
+    display = report.IntervalDisplay.from_predictions(proba, bounds, ["no", "yes"])
+    np.testing.assert_array_equal(display.bounds, bounds)
+    with pytest.raises(InputError, match="of one dyad"):
+        report.IntervalDisplay.from_predictions([proba], [bounds], ["no", "yes"])
+
+
 def test_a_call_with_the_arguments_of_the_other_method_names_that_method(store):
     model, test = store
     reliability, confusion = report.ReliabilityDisplay, report.ConfusionDisplay

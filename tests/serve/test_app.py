@@ -8,10 +8,14 @@ import logging
 import shutil
 import threading
 import time
+from datetime import datetime
+from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from fastapi.testclient import TestClient
+from uvicorn.config import STARTUP_FAILURE
 
 import dyads
 from dyads.errors import DyadsError
@@ -213,6 +217,136 @@ def test_unknown_ids_are_refused_unless_they_are_to_be_averaged_over(client, mod
     assert "nobody" in said(client.post("/similar", json={"ids": ["nobody"]}))
 
 
+def test_unknown_ids_are_recommended_the_same_and_ids_may_be_repeated(client, model):
+    known = model.row_ids_[0]
+    body = {"ids": ["x", known, "y", known], "unknown": "prior", "n": 3, "by": "bought"}
+    lists = client.post("/recommend", json=body).json()["recommended"]
+    model.unknown = "prior"
+    for id, lines in zip(body["ids"], lines_of(lists), strict=True):
+        assert lines == model.recommend([id], 3, "bought")["product"].to_pylist()
+    similar = client.post("/similar", json={"ids": [known, model.row_ids_[1], known], "n": 2}).json()["recommended"]
+    assert similar[0] == similar[2] != similar[1]
+    every = [[known, col] for col in model.col_ids_.tolist()]
+    lists = client.post("/recommend", json=body | {"exclude": every}).json()["recommended"]
+    assert [len(lines) for lines in lists] == [3, 0, 3, 0]
+
+
+def lines_of(lists):
+    return [[line["id"] for line in lines] for lines in lists]
+
+
+def served_model(folder, X, y, **options):
+    """A small model that is served: the model, and what answers."""
+    model = dyads.LFLClassifier(rank=1, l2=1.0, solver="point", random_state=0, **options).fit(X, y)
+    model.save(folder / "model.dyads")
+    (folder / "served").mkdir()
+    return model, Served(folder / "served" / "1", publish(folder / "model.dyads", folder / "served"), "model.dyads")
+
+
+COLUMN = np.tile(np.arange(6), 6)
+LABELS = np.random.default_rng(0).choice(["no", "yes"], 36)
+FIRST, LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+IDS = {
+    "the largest": np.array([0, 1, 2, 3, 4, 2**64 - 1], np.uint64),
+    "both extremes": np.array([FIRST, 0, 1, 2, 3, LAST]),
+    "the largest float": np.array([0.0, 1.0, 2.0, 3.0, 4.5, np.finfo(float).max]),
+}
+
+
+@pytest.mark.parametrize("ids", IDS.values(), ids=IDS.keys())
+def test_a_new_id_is_none_of_the_known_ones(tmp_path, ids):
+    model, served = served_model(tmp_path, {"row": np.repeat(ids, 6), "col": COLUMN}, LABELS)
+    labels = [[0, "yes"], [1, "no"]]
+    answer = served.fold_in(labels, partners=[3])
+    other = np.full(2, 5, ids.dtype)
+    assert 5 not in ids
+    folded = copy.copy(model).fold_in({"row": other, "col": [0, 1]}, ["yes", "no"], side="row")
+    expected = folded.predict_proba({"row": other[:1], "col": [3]})
+    np.testing.assert_allclose(answer["probabilities"], expected, atol=1e-5)
+
+
+def test_ids_that_are_floats_may_be_written_without_a_point(tmp_path):
+    X = {"row": np.repeat([1.0, 2.0, 3.5, 4.0, 5.0, 6.0], 6), "col": COLUMN}
+    model, served = served_model(tmp_path, X, LABELS)
+    answer = served.predict([[1, 0], [3.5, 1]])
+    np.testing.assert_allclose(
+        answer["probabilities"], model.predict_proba({"row": [1.0, 3.5], "col": [0, 1]}), atol=2e-6
+    )
+    assert served.recommend([2])["recommended"] == served.recommend([2.0])["recommended"]
+
+
+def test_what_can_be_asked_is_told_for_each_side(tmp_path):
+    days = np.datetime64("2024-01-01") + np.arange(6)
+    _, served = served_model(tmp_path, {"row": np.repeat(np.arange(6), 6), "col": days[COLUMN]}, LABELS)
+    can = served.describe()["can"]
+    assert (can["fold_in"], can["suppose"]) == (["row"], ["row", "col"])
+    assert served.fold_in([["2024-01-02", "yes"]])["recommended"]
+
+
+def test_features_of_pairs_may_be_dates_lists_categories_and_missing(tmp_path):
+    rng = np.random.default_rng(0)
+    X = {"row": np.repeat(np.arange(6), 6), "col": COLUMN}
+    X["since"] = np.datetime64("2024-01-01T00:00") + rng.integers(0, 10_000, 36)
+    X["tags"] = [["a", "b"][: i % 3] for i in range(36)]
+    X["size"] = pa.array(rng.integers(0, 3, 36)).dictionary_encode()
+    X["price"] = rng.random(36)
+    model, _ = served_model(tmp_path, X, LABELS)
+    pairs = [
+        [0, 1, "2024-01-03T12:00", ["b", "a"], 2, 1],
+        [2, 3, None, [], None, None],
+        [4, 5, "2024-01-09", ["a"], 0, 0.5],
+    ]
+    table = {
+        "row": [0, 2, 4],
+        "col": [1, 3, 5],
+        "since": pa.array([datetime(2024, 1, 3, 12), None, datetime(2024, 1, 9)], pa.timestamp("us")),
+        "tags": [["b", "a"], [], ["a"]],
+        "size": pa.array([2, None, 0]).dictionary_encode(),
+        "price": [1.0, None, 0.5],
+    }
+    publish(tmp_path / "model.dyads", tmp_path / "served")
+    with TestClient(app.create(tmp_path / "served"), base_url="http://localhost") as client:
+        answer = client.post("/predict", json={"pairs": pairs})
+        assert answer.status_code == 200, answer.text
+        np.testing.assert_allclose(answer.json()["probabilities"], model.predict_proba(table), atol=2e-6)
+        for place, wrong in ((2, "yesterday"), (3, "ab"), (4, "large")):
+            pair = [*pairs[0][:place], wrong, *pairs[0][place + 1 :]]
+            assert repr(list(table)[place]) in said(client.post("/predict", json={"pairs": [pair]}))
+
+
+def test_a_model_with_features_of_pairs_refuses_before_it_works(clients, monkeypatch):
+    monkeypatch.setattr(dyads.LFLClassifier, "fold_in", lambda *_, **__: 1 / 0)
+    client = clients["pair features"]
+    for path, body in (
+        ("/recommend", {"ids": [1]}),
+        ("/similar", {"ids": [1]}),
+        ("/fold-in", {"labels": [[1, "mo", "yes"]], "partners": [2]}),
+    ):
+        assert "features of pairs (day)" in said(client.post(path, json=body))
+
+
+PYTHON = ("unknown='", "side=", "predict_proba", "in X", "numpy", "'nan'")
+
+
+def test_sentences_are_about_the_request_not_about_python(clients, models):
+    row, col = models["posterior"][0].row_ids_[0], models["posterior"][0].col_ids_[0]
+    for path, body in (
+        ("/predict", {"pairs": [["nobody", col]]}),
+        ("/explain", {"pairs": [["nobody", col]]}),
+        ("/predict", {"pairs": [[1, col]]}),
+        ("/recommend", {"ids": ["nobody"]}),
+        ("/similar", {"ids": ["nobody"]}),
+        ("/fold-in", {"labels": [["nothing", "bought"]]}),
+        ("/fold-in", {"labels": [[1, "bought"]]}),
+        ("/fold-in", {"labels": [["nothing", "bought"]], "id": row}),
+        ("/fold-in", {"labels": [[col, "bought"]], "id": "nobody"}),
+        ("/fold-in", {"labels": [[col, "bought"]], "partners": ["nothing"]}),
+    ):
+        sentence = said(clients["posterior"].post(path, json=body))
+        assert not any(word in sentence for word in PYTHON), sentence
+        assert "known ids" in sentence or "expected text" in sentence
+
+
 def test_ids_are_found_by_their_texts(clients, models):
     model, client = models["point"][0], clients["point"]
     everybody = client.get("/ids?limit=100").json()
@@ -231,6 +365,7 @@ def test_the_map_holds_every_id_and_the_description_says_what_can_be_asked(clien
     assert sorted(clients["ordinal"].get("/map").json()["ids"]) == list(range(20))
     assert all(clients["point"].get("/model").json()["can"].values())
     assert not any(clients["pair features"].get("/model").json()["can"].values())
+    assert clients["ordinal"].get("/model").json()["can"]["fold_in"] == ["row", "col"]
     assert not clients["links"].get("/model").json()["can"]["suppose"] or models["links"][0].record_.known.only_links
 
 
@@ -295,6 +430,20 @@ def test_a_wrong_parameter_gets_a_sentence(client, model, path, change):
     if body["ids"] is None:
         del body["ids"]
     said(client.post(path, json=body))
+
+
+MANY = {
+    "wrong values": {"pairs": [[{}] * 100] * 4000},
+    "wrong pairs": {"pairs": [{}] * 200_000},
+    "other fields": {"pairs": [["ann", "mug"]]} | dict.fromkeys(map(str, range(100_000))),
+}
+
+
+@pytest.mark.parametrize("body", MANY.values(), ids=MANY.keys())
+def test_one_mistake_is_told_of_many_and_at_once(client, body):
+    began = time.perf_counter()
+    said(client.post("/predict", json=body))
+    assert time.perf_counter() - began < 2
 
 
 @pytest.mark.parametrize(
@@ -377,6 +526,23 @@ def test_a_slow_answer_does_not_hold_up_the_others(models, tmp_path, monkeypatch
         slow.join()
 
 
+def test_work_ends_when_nobody_waits_for_it_any_more(models, tmp_path, monkeypatch):
+    with serving(models["point"][1], tmp_path, seconds=0.3) as client:
+        model, begun = client.app.user_middleware[0].kwargs["service"].served._model, []
+        answer = type(model).recommend
+
+        def slow(self, *arguments, **options):
+            begun.append(time.sleep(0.1))
+            return answer(self, *arguments, **options)
+
+        monkeypatch.setattr(type(model), "recommend", slow)
+        ids = model.row_ids_.tolist()
+        assert len(ids) >= 40
+        assert "took longer" in said(client.post("/recommend", json={"ids": ids}), 503)
+        time.sleep(0.3)
+        assert len(begun) <= 4
+
+
 def test_an_exception_is_a_sentence_without_what_it_says(client, monkeypatch):
     monkeypatch.setattr(Served, "similar", lambda *_: 1 / 0)
     assert "bug in dyads" in said(client.post("/similar", json={"ids": ["x"]}), 500)
@@ -393,6 +559,18 @@ def test_a_token_is_asked_for_wherever_the_model_is(models, tmp_path):
             assert client.get(path, headers={"authorization": "Bearer secret"}).status_code == 200
         for path in ("/predict", "/intervals", "/explain", "/recommend", "/similar", "/fold-in"):
             assert "token" in said(client.post(path, json={"pairs": [["a", "b"]]}), 401)
+
+
+def test_a_body_without_the_token_is_not_read(models, tmp_path):
+    with serving(models["point"][1], tmp_path, token="secret") as client:
+
+        async def unread():
+            raise AssertionError("The body was read.")
+
+        scope = post("/predict")
+        scope["headers"] += [(b"content-type", b"application/json"), (b"authorization", b"Bearer wrong")]
+        status, answer = answered(client.app, scope, unread)
+        assert (status, "token" in answer["detail"]) == (401, True)
 
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.nip.io:80", ""])
@@ -473,6 +651,21 @@ def test_the_calibration_is_that_on_held_out_pairs(models, store, tmp_path, clie
     assert clients["point"].get("/calibration").json()["pairs"] == 0
 
 
+def test_the_calibration_is_that_of_the_model_when_others_have_come(models, store, tmp_path):
+    _, test = store
+    held_out = test.X, test.y, None
+    with serving(models["point"][1], tmp_path, held_out) as client:
+        for _ in range(3):
+            publish(models["point"][1], tmp_path, held_out)
+        assert client.get("/calibration").json()["pairs"] == len(test.y)
+
+
+def test_held_out_labels_that_the_model_lacks_show_no_calibration(models, store, tmp_path):
+    _, test = store
+    with serving(models["point"][1], tmp_path, (test.X, ["other"] * len(test.y), None)) as client:
+        assert client.get("/calibration").json() == {"pairs": 0, "curves": []}
+
+
 def test_requests_are_counted_and_logged_without_what_they_ask(models, tmp_path, caplog):
     with serving(models["point"][1], tmp_path) as client, caplog.at_level(logging.INFO, "dyads.serve"):
         pairs, _ = pairs_of(models["point"][0])
@@ -512,9 +705,41 @@ def test_the_command_refuses_what_it_cannot_serve(run, tmp_path, models):
     assert (code, "There is no file" in err) == (1, True)
     code, _, err = run("serve", models["point"][1], "--host", "0.0.0.0")
     assert (code, "no token" in err) == (1, True)
+    code, _, err = run("serve", models["point"][1], "--token", "")
+    assert (code, "The token is empty" in err) == (2, True)
+    code, _, err = run("serve", models["point"][1], "--label", "label")
+    assert (code, "--held-out" in err) == (2, True)
     (tmp_path / "bad.dyads").write_bytes(b"PK" + b"x" * 1000)
     code, _, err = run("serve", tmp_path / "bad.dyads", "--port", "0")
     assert (code, "bad.dyads is not a dyads model" in err) == (1, True)
+
+
+def test_nothing_in_a_new_file_ends_the_server(caplog):
+    supervisor = workers.Workers.__new__(workers.Workers)
+    supervisor._renew, supervisor.processes = lambda: 1 / 0, []
+    supervisor.handle_hup()
+    (record,) = caplog.records
+    assert "the one before is served" in record.message
+    assert record.exc_info[0] is ZeroDivisionError
+
+
+def test_a_worker_that_does_not_start_is_an_error(models, monkeypatch):
+    class Ended:
+        processes = (SimpleNamespace(exitcode=STARTUP_FAILURE),)
+
+        def __init__(self, *_):
+            pass
+
+        def run(self):
+            pass
+
+    monkeypatch.setattr(workers, "Workers", Ended)
+    monkeypatch.setattr(workers, "LOGGING", None)
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "set by serve")
+    with pytest.raises(DyadsError, match="did not start"):
+        workers.serve(
+            models["point"][1], host="127.0.0.1", port=0, workers=1, token=None, seconds=1, announce=lambda _: None
+        )
 
 
 def test_a_model_that_is_mapped_answers_as_one_that_is_read(models):

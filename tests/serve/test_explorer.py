@@ -1,5 +1,6 @@
 """The explorer in a browser: all that it is for can be done, by the keyboard too, without a word on the console."""
 
+import contextlib
 import copy
 import shutil
 import socket
@@ -26,29 +27,32 @@ pytestmark = [
 ]
 
 
+@contextlib.contextmanager
+def started(folder, token=None):
+    """The address of a server, and its application."""
+    application, listening = create(folder, token=token), socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(application, log_level="error"))
+    thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+    thread.start()
+    wait_for(lambda: server.started)
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}/", application
+    server.should_exit = True
+    thread.join(10)
+
+
 @pytest.fixture(scope="module")
 def addresses(models, store, tmp_path_factory):
     """Addresses of servers of models, by name."""
     _, test = store
-    servers, threads, found = [], [], {}
+    stack, found = contextlib.ExitStack(), {}
     wanted = dict.fromkeys(("ordinal", "links", "pair features"), (None, None))
     wanted |= {"posterior": ((test.X, test.y, None), None), "point": (None, "secret")}
     for name, (held_out, token) in wanted.items():
         folder = tmp_path_factory.mktemp("served")
         publish(models[name][1], folder, held_out)
-        listening = socket.create_server(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(create(folder, token=token), log_level="error"))
-        thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
-        thread.start()
-        servers.append(server)
-        threads.append(thread)
-        found[name] = f"http://127.0.0.1:{listening.getsockname()[1]}/"
-    wait_for(lambda: all(server.started for server in servers))
-    yield found
-    for server in servers:
-        server.should_exit = True
-    for thread in threads:
-        thread.join(10)
+        found[name], _ = stack.enter_context(started(folder, token))
+    with stack:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +95,12 @@ def table(browser, name="best"):
     """Lines of a table: lists of texts of cells."""
     cells = "[...row.cells].map((cell) => cell.innerText)"
     return browser.execute_script(f"return [...document.querySelectorAll('#{name} tbody tr')].map((row) => {cells})")
+
+
+def supposed(browser, label):
+    """Suppose a label of the first partner."""
+    support.Select(browser.find_element("css selector", "#best tbody select")).select_by_visible_text(label)
+    browser.find_element("css selector", "#best tbody .what-if button").click()
 
 
 def number(shown):
@@ -146,12 +156,25 @@ def test_what_would_change_is_shown_live(browser, addresses, models, name):
     searched(browser, id)
     before = table(browser)
     partner, label = before[0][0], str(model.classes_[-1])
-    choice = browser.find_element("css selector", "#best tbody select")
-    support.Select(choice).select_by_visible_text(label)
+    supposed(browser, label)
     wait_for(lambda: f"{partner}: {label}" in text(browser, "supposed"))
     after = table(browser)
     assert partner not in [line[0].split()[0] for line in after], "it has the label now"
     assert any("▲" in cell or "▼" in cell for line in after for cell in line)
+    # Another ranking moves partners; what the labels move is told against the same ranking.
+    ranking = browser.find_element("id", "by")
+    chosen = support.Select(ranking).first_selected_option.text
+    support.Select(ranking).select_by_index(len(support.Select(ranking).options) - 1)
+    value = browser.execute_script("return JSON.parse(document.getElementById('by').value)")
+    plain = model.recommend([id], 10, by=value).column(1).to_pylist()
+    wait_for(lambda: table(browser) != after)
+    for rank, line in enumerate(table(browser), 1):
+        name, *move = line[0].split()
+        known = [str(each) for each in plain if str(each) != partner]
+        by = known.index(name) + 1 - rank if name in known else None
+        assert move == ([] if by == 0 else ["new"] if by is None else [f"{'▲' if by > 0 else '▼'}{abs(by)}"])
+    support.Select(ranking).select_by_visible_text(chosen)
+    wait_for(lambda: table(browser) == after)
     browser.find_element("css selector", "#supposed button").click()
     wait_for(lambda: not browser.find_element("id", "supposed").is_displayed())
     assert table(browser) == before, "nothing was stored"
@@ -189,6 +212,7 @@ def test_the_map_shows_the_id_and_its_like_lead_on(browser, addresses, models):
     assert name == model.similar([model.row_ids_[5]], 1)["similar_shopper"][0].as_py()
     like.click()
     wait_for(lambda: browser.execute_script(here) == [name])
+    wait_for(lambda: browser.execute_script("return document.activeElement.id") == "best-title")
     assert "held-out pairs" in text(browser, "calibration")
     assert browser.execute_script("return document.querySelectorAll('#calibration polyline').length") == 3
     assert browser.get_log("browser") == []
@@ -219,6 +243,50 @@ def test_links_have_one_side_and_a_token_is_asked_for(browser, addresses):
     browser.find_element("id", "token").send_keys("secret\n")
     wait_for(lambda: browser.find_element("id", "explorer").is_displayed())
     assert browser.get_log("browser") == []
+    # A token that is no longer right is asked for again, and the page is as it was.
+    wait_for(lambda: text(browser, "calibration"))
+    before = browser.execute_script("return [sides, by, label].map((each) => each.children.length)")
+    browser.execute_script("sessionStorage.setItem('token', 'wrong')")
+    browser.find_element("id", "id").send_keys("\n")
+    wait_for(lambda: browser.find_element("id", "token").is_displayed())
+    field = browser.find_element("id", "token")
+    field.clear()
+    field.send_keys("secret\n")
+    wait_for(lambda: browser.find_element("id", "explorer").is_displayed())
+    wait_for(lambda: "for" in text(browser, "best-title"))
+    assert browser.execute_script("return [sides, by, label].map((each) => each.children.length)") == before
+    browser.get_log("browser")
+
+
+def test_a_new_model_is_told_and_shown(browser, addresses, models, tmp_path):
+    publish(models["point"][1], tmp_path)
+    with contextlib.ExitStack() as stack:
+        address, application = stack.enter_context(started(tmp_path))
+        opened(browser, address)
+        publish(models["ordinal"][1], tmp_path)
+        application.user_middleware[0].kwargs["service"].load()
+        browser.find_element("id", "id").send_keys("\n")
+        wait_for(lambda: "another model" in text(browser, "problem"))
+        assert text(browser, "best-title").startswith("Best film for")
+        assert "LFLOrdinal" in text(browser, "facts")
+        assert "expected" in text(browser, "best")
+        wait_for(lambda: browser.find_elements("css selector", "#map circle"))
+
+
+def test_a_label_that_cannot_be_supposed_is_not_kept(browser, addresses):
+    opened(browser, addresses["posterior"])
+    before = table(browser)
+    fails = "path === '/fold-in' ? Promise.reject() : real(path, options)"
+    browser.execute_script(f"window.real = fetch; window.fetch = (path, options) => {fails}")
+    browser.find_element("css selector", "#best tbody .what-if button").click()
+    wait_for(lambda: "does not answer" in text(browser, "problem"))
+    browser.execute_script("window.fetch = real")
+    ranking = support.Select(browser.find_element("id", "by"))
+    ranking.select_by_index(1)
+    wait_for(lambda: not browser.find_element("id", "problem").is_displayed())
+    ranking.select_by_index(0)
+    wait_for(lambda: table(browser) == before)
+    assert not browser.find_element("id", "supposed").is_displayed()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -233,7 +301,28 @@ def test_nothing_keeps_anyone_from_using_it(browser, addresses, models, scheme, 
     browser.find_element("css selector", "#best tbody button").click()
     wait_for(lambda: browser.find_element("id", "why").is_displayed())
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
-    violations = [(each["id"], each["impact"]) for each in axe.Axe().run(browser)["violations"]]
-    assert violations == []
+
+    def hindrances():
+        return [(each["id"], each["impact"]) for each in axe.Axe().run(browser)["violations"]]
+
+    assert hindrances() == []
+    supposed(browser, str(models["posterior"][0].classes_[-1]))
+    wait_for(lambda: browser.find_element("id", "supposed").is_displayed())
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    assert hindrances() == [], "what if"
+    browser.find_element("id", "new").click()
+    wait_for(lambda: "a new shopper" in text(browser, "best-title"))
+    assert hindrances() == [], "a new id"
+    field = browser.find_element("id", "id")
+    field.send_keys("nobody\n")
+    wait_for(lambda: "does not know" in text(browser, "problem"))
+    assert hindrances() == [], "an error"
+    opened(browser, addresses["ordinal"])
+    assert hindrances() == [], "no calibration"
+    browser.get(addresses["point"])
+    browser.execute_script("sessionStorage.clear()")
+    browser.get(addresses["point"])
+    wait_for(lambda: browser.find_element("id", "token").is_displayed())
+    assert hindrances() == [], "the token"
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})

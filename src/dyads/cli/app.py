@@ -136,6 +136,10 @@ def serve(
     from dyads.serve import workers as servers
 
     servers.check_host(host, token)
+    if token == "":
+        raise console.Usage("The token is empty, which no request can carry: set one, or leave out --token.")
+    if held_out is None and (label or weight):
+        raise console.Usage("--label and --weight are columns of --held-out, which is missing: add it, or omit them.")
     pairs = None if held_out is None else read_labelled(load_model(model_file), held_out, label, weight)
     servers.serve(
         model_file,

@@ -305,7 +305,18 @@ class IntervalDisplay(Display):
         proba, bounds = arrays.predict_proba(X), arrays.predict_interval(X, level)
         if len(proba) != 1:
             raise InputError(f"X has {len(proba)} dyads: expected exactly one.")
-        return cls(proba[0], bounds[0], model.classes_, level).plot(ax)
+        return cls.from_predictions(proba[0], bounds[0], model.classes_, level=level, ax=ax)
+
+    @classmethod
+    def from_predictions(cls, proba: Any, bounds: Any, classes: Any, *, level: float = 0.9, ax: Any = None) -> Self:
+        """Probabilities (n_labels,) of one dyad and their bounds (n_labels, 2)."""
+        proba, bounds = np.asarray(proba), np.asarray(bounds)
+        if proba.shape != (len(classes),) or bounds.shape != (len(classes), 2):
+            raise InputError(
+                f"proba has shape {proba.shape} and bounds {bounds.shape}: expected ({len(classes)},) and "
+                f"({len(classes)}, 2), of one dyad. Choose a line of each."
+            )
+        return cls(proba, bounds, classes, level).plot(ax)
 
     def _draw(self, ax: Any) -> None:
         labels, places = [_text(label) for label in self.classes], range(len(self.classes))

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import re
+import reprlib
 import secrets
 import signal
 import time
@@ -21,13 +22,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
-from pydantic_core import to_json
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, model_validator
+from pydantic_core import PydanticCustomError, to_json
 from starlette.exceptions import HTTPException as StarletteError
 
 import dyads
 from dyads.errors import DyadsError
-from dyads.serve.served import Served
+from dyads.serve.served import DEADLINE, Served
 
 logger = logging.getLogger("dyads.serve")
 
@@ -39,6 +40,9 @@ MOST_BYTES = 2 * 2**20
 
 MOST_PAIRS, MOST_EXPLAINED, MOST_IDS, MOST_BEST, MOST_LABELS = 10_000, 100, 100, 1000, 1000
 """Most pairs to predict, pairs to explain, ids to recommend to, partners of each, labels to fold in."""
+
+MOST_VALUES = 100
+"""Most values of a pair, and of a feature that is a list."""
 
 LONGEST = 1000
 """Longest id or label, in characters."""
@@ -77,7 +81,13 @@ Value = StrictBool | Whole | Number | Text
 TAGS = ("bool", "int", "float", "str", "constrained-int", "constrained-float", "constrained-str")
 """How pydantic names the kinds of a value in errors."""
 
-Pair = Annotated[list[Value], Field(min_length=1, max_length=100)]
+# Without `fail_fast` every wrong value is an error of its own: a body of 2 MiB would take 20 s and gigabytes to refuse.
+Values = Annotated[list[Value], Field(fail_fast=True)]
+Line = Annotated[Values, Field(min_length=1, max_length=MOST_VALUES)]
+Lines = Annotated[list[Line], Field(fail_fast=True)]
+Feature = Value | Annotated[Values, Field(max_length=MOST_VALUES)] | None
+Pair = Annotated[list[Feature], Field(min_length=1, max_length=MOST_VALUES, fail_fast=True)]
+Pairs = Annotated[list[Pair], Field(fail_fast=True)]
 Side = Literal["row", "col"]
 Unknown = Literal["raise", "prior"]
 
@@ -85,15 +95,23 @@ Unknown = Literal["raise", "prior"]
 class Body(BaseModel):
     """A request, which has no other fields."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"additionalProperties": False})
+    model_config = ConfigDict(json_schema_extra={"additionalProperties": False})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_no_others(cls, body: Any) -> Any:
+        # Pydantic's "forbid" makes an error of every other field.
+        others = (name for name in body if name not in cls.model_fields) if isinstance(body, dict) else iter(())
+        if (name := next(others, None)) is not None:
+            expected = f"There is no such field, expected {', '.join(cls.model_fields)}"
+            raise PydanticCustomError("other_field", "{expected}", {"expected": expected, "name": name[:LONGEST]})
+        return body
 
 
 class PredictRequest(Body):
     """Pairs: their ids and further columns in the order of `columns` of GET /model."""
 
-    pairs: Annotated[
-        list[Pair], Field(min_length=1, max_length=MOST_PAIRS, examples=[[["ann", "mug"], ["bob", "pen"]]])
-    ]
+    pairs: Annotated[Pairs, Field(min_length=1, max_length=MOST_PAIRS, examples=[[["ann", "mug"], ["bob", "pen"]]])]
     unknown: Annotated[
         Unknown, Field(description="Unknown ids: an error, or probabilities averaged over the ids of the fit.")
     ] = "raise"
@@ -108,14 +126,14 @@ class IntervalsRequest(PredictRequest):
 class ExplainRequest(Body):
     """The same as for /predict, but fewer pairs."""
 
-    pairs: Annotated[list[Pair], Field(min_length=1, max_length=MOST_EXPLAINED, examples=[[["ann", "mug"]]])]
+    pairs: Annotated[Pairs, Field(min_length=1, max_length=MOST_EXPLAINED, examples=[[["ann", "mug"]]])]
     unknown: Unknown = "raise"
 
 
 class RecommendRequest(Body):
     """Whom to recommend to, and what."""
 
-    ids: Annotated[list[Value], Field(min_length=1, max_length=MOST_IDS, examples=[["ann"]])]
+    ids: Annotated[Values, Field(min_length=1, max_length=MOST_IDS, examples=[["ann"]])]
     side: Annotated[Side, Field(description="Whether the ids are rows, to recommend columns to, or columns.")] = "row"
     n: Annotated[int, Field(ge=1, le=MOST_BEST, strict=True)] = 10
     by: Annotated[
@@ -124,8 +142,8 @@ class RecommendRequest(Body):
             description="'mean', 'thompson' or a label, by whose probability to rank; by default `by` of GET /model."
         ),
     ] = None
-    candidates: Annotated[list[Value] | None, Field(min_length=1, max_length=MOST_PAIRS)] = None
-    exclude: Annotated[list[Pair], Field(max_length=MOST_PAIRS, description="Further pairs to leave out.")] = []
+    candidates: Annotated[Values | None, Field(min_length=1, max_length=MOST_PAIRS)] = None
+    exclude: Annotated[Lines, Field(max_length=MOST_PAIRS, description="Further pairs to leave out.")] = []
     with_seen: Annotated[StrictBool, Field(description="Whether to recommend pairs of the fit again.")] = False
     relation: Value | None = None
     unknown: Unknown = "raise"
@@ -134,7 +152,7 @@ class RecommendRequest(Body):
 class SimilarRequest(Body):
     """Ids whose like are looked for."""
 
-    ids: Annotated[list[Value], Field(min_length=1, max_length=MOST_IDS, examples=[["ann"]])]
+    ids: Annotated[Values, Field(min_length=1, max_length=MOST_IDS, examples=[["ann"]])]
     side: Side = "row"
     n: Annotated[int, Field(ge=1, le=MOST_BEST, strict=True)] = 10
 
@@ -142,14 +160,14 @@ class SimilarRequest(Body):
 class FoldInRequest(Body):
     """Labels of one row: partner, further values of the pair if the model has such columns, label."""
 
-    labels: Annotated[list[Pair], Field(max_length=MOST_LABELS, examples=[[["mug", "bought"], ["pen", "viewed"]]])]
+    labels: Annotated[Lines, Field(max_length=MOST_LABELS, examples=[[["mug", "bought"], ["pen", "viewed"]]])]
     side: Annotated[Side, Field(description="Whether the id is a row, and its partners columns, or a column.")] = "row"
     id: Annotated[
         Value | None, Field(description="A known id, to which the labels are added: what if? By default a new one.")
     ] = None
     n: Annotated[int, Field(ge=1, le=MOST_BEST, strict=True)] = 10
     by: Value | None = None
-    partners: Annotated[list[Value] | None, Field(min_length=1, max_length=MOST_PAIRS)] = None
+    partners: Annotated[Values | None, Field(min_length=1, max_length=MOST_PAIRS)] = None
     relation: Value | None = None
 
 
@@ -199,11 +217,13 @@ class RecommendAnswer(BaseModel):
 
 
 class FoldInAnswer(BaseModel):
-    """The best partners of the row and, if partners were given, their probabilities."""
+    """The best partners of the row and, if partners were given, predictions for them as by /predict."""
 
     recommended: list[Ranked]
     labels: list[Value] | None = None
     probabilities: list[list[float]] | None = None
+    predicted: list[Value] | None = None
+    mean: list[float] | None = None
 
 
 class SearchAnswer(BaseModel):
@@ -266,16 +286,18 @@ class Service:
         async with self._reloading:
             try:
                 await asyncio.get_running_loop().run_in_executor(None, self.load)
-            except (DyadsError, OSError, ValueError) as error:
-                logger.error("The new model was not loaded, the one before is served: %s", error)
+            except Exception as error:
+                unexpected = not isinstance(error, DyadsError | OSError)
+                logger.error("The new model was not loaded, the one before is served: %s", error, exc_info=unexpected)
             else:
                 logger.info("Loaded the model.", extra={"fields": {"model": self.served.version}})
 
     async def answer(self, question: Callable[[Served], Any]) -> Response:
         """The JSON answer to a question about the current model, computed on a thread."""
-        served = self.served
+        served, until = self.served, time.monotonic() + self.seconds
 
         def content() -> bytes:
+            DEADLINE.set(until)
             return to_json(question(served), inf_nan_mode="null")
 
         loop = asyncio.get_running_loop()
@@ -301,11 +323,11 @@ class Guard:
     """What holds for every request: limits of size and time, the hosts it may name, headers, a line in the log, counts.
 
     A body is read before the application sees the request, so that a slow or an endless one holds nothing but its
-    connection.
+    connection. Without the token it is not read at all: what needs no token has no body.
     """
 
-    def __init__(self, app: Any, service: Service, local: bool) -> None:
-        self._app, self._service, self._local = app, service, local
+    def __init__(self, app: Any, service: Service, local: bool, token: str | None) -> None:
+        self._app, self._service, self._local, self._token = app, service, local, token
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -347,8 +369,9 @@ class Guard:
             sentence = f"Got the host {host[:80]!r}: expected localhost, since the server has no token."
             await _refuse(400, sentence, scope, send)
             return
+        scope["admitted"] = admitted = self._token is None or _carries(headers.get(b"authorization", b""), self._token)
         declared = headers.get(b"content-length", b"0")
-        body, size, more = bytearray(), int(declared[:20]) if declared.isdigit() else 0, True
+        body, size, more = bytearray(), int(declared[:20]) if declared.isdigit() else 0, admitted
         try:
             async with asyncio.timeout(self._service.seconds):
                 while more and size <= MOST_BYTES:
@@ -376,6 +399,14 @@ class Guard:
 
         async with asyncio.timeout(self._service.seconds):
             await self._app(scope, again, send)
+
+
+def _carries(header: bytes, token: str) -> bool:
+    """Whether the header Authorization carries the token."""
+    scheme, _, given = header.partition(b" ")
+    return scheme.lower() == b"bearer" and secrets.compare_digest(
+        given.strip().decode("latin-1").encode(), token.encode()
+    )
 
 
 async def _refuse(status: int, sentence: str, scope: Any, send: Any) -> None:
@@ -421,8 +452,8 @@ def create(
 
     bearer = HTTPBearer(auto_error=False)
 
-    def admitted(given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> None:
-        if given is None or not secrets.compare_digest(given.credentials.encode(), str(token).encode()):
+    def admitted(request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> None:
+        if not request.scope["admitted"]:
             raise HTTPException(
                 401, "The token is missing or wrong: send it as Authorization: Bearer.", {"WWW-Authenticate": "Bearer"}
             )
@@ -450,7 +481,7 @@ def create(
     guarded = [] if token is None else [Depends(admitted)]
     _routes(app, service, guarded)
     app.exception_handlers |= {RequestValidationError: _wrong, StarletteError: _problem}
-    app.add_middleware(Guard, service=service, local=local and token is None)
+    app.add_middleware(Guard, service=service, local=local and token is None, token=token)
     return app
 
 
@@ -468,7 +499,9 @@ def _wrong(_: Request, error: Any) -> Response:
             place[:-1],
             f"expected text of at most {LONGEST} characters, a finite number, or true or false",
         )
-    got = repr(first.get("input", "nothing"))
+    if first["type"] == "other_field":
+        return _sentence(422, f"Got the field {reprlib.repr(first['ctx']['name'])}: {expected}.")
+    got = reprlib.repr(first.get("input", "nothing"))
     name = ".".join(map(str, place)) or "The body"
     return _sentence(422, f"{name} is wrong, got {got if len(got) <= 60 else got[:57] + '...'}: {expected}.")
 

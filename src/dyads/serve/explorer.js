@@ -5,8 +5,10 @@ const MOST_SHOWN = 6; // labels that have a column of their own: the most probab
 const LISTED = 10; // partners in the list
 
 const at = (name) => document.getElementById(name);
-const state = { side: "row", id: null, labels: [], plain: [] };
-let model, turn = 0;
+const state = { side: "row", id: null, labels: [] }; // a label is a partner, a relation or null, and the label
+let model;
+let settled = { ...state }; // the last state that was shown
+let turn = 0, reasons = 0; // Questions have numbers: only the answer to the last one is shown.
 
 /** A new element of a picture. */
 function drawn(tag, attributes = {}, ...contents) {
@@ -16,9 +18,12 @@ function drawn(tag, attributes = {}, ...contents) {
   return made;
 }
 
+/** The server has loaded another model than the one that this page shows. */
+class Renewed extends Error {}
+
 /** The answer of the server to a question; its sentence, as an error, if it has none. */
 async function ask(path, body) {
-  const headers = {};
+  const headers = {}, shown = model;
   const token = sessionStorage.getItem("token");
   if (token) headers.Authorization = "Bearer " + token;
   if (body) headers["Content-Type"] = "application/json";
@@ -36,15 +41,25 @@ async function ask(path, body) {
     at("token").focus();
   }
   if (!answer.ok) throw new Error(content.detail);
+  const version = answer.headers.get("Dyads-Model");
+  if (shown && shown === model && path !== "/model" && version !== null && version !== model.version) {
+    throw new Renewed("The server has loaded another model, which this page shows now.");
+  }
   return content;
 }
 
-/** Run what talks to the server, and show the sentence of an error. */
-async function safely(work) {
+/** Run what talks to the server, and show the sentence of an error; start again if there is another model. */
+async function safely(work, restarts = 5) {
   try {
     at("problem").hidden = true;
     await work();
   } catch (error) {
+    if (error instanceof Renewed && restarts) {
+      // The workers of a server get a new model one after the other.
+      await new Promise((done) => setTimeout(done, 300));
+      await safely(start, restarts - 1);
+      if (!at("problem").hidden) return;
+    }
     at("problem").textContent = error.message;
     at("problem").hidden = false;
   }
@@ -86,39 +101,39 @@ async function known(side, text) {
 
 // ------------------------------------------------------------------------------------------------------ best partners
 
-/** What the model says of the state: the best partners, with probabilities of now and of before any labels. */
+/**
+ * What the model says of the state: the best partners, with their probabilities now and, if labels are supposed, before
+ * them, and the list as it was before them.
+ */
 async function consult() {
   const { side, id, labels } = state;
-  const by = ranking();
   const kind = relation();
-  const given = labels.map(({ partner, label }) => (kind === null ? [partner, label] : [partner, kind, label]));
-  const common = { side, n: LISTED, by, relation: kind };
+  const common = { side, n: LISTED, by: ranking(), relation: kind };
+  const recommended = async () => (id === null ? [] : (await ask("/recommend", { ...common, ids: [id] })).recommended[0]);
   if (!labels.length) {
-    const best = id === null ? [] : (await ask("/recommend", { ...common, ids: [id] })).recommended[0];
-    return { best, ...(await probabilities(best.map((one) => one.id))) };
+    const best = await recommended();
+    const pairs = best.map((one) => pair(one.id));
+    if (!pairs.length) return { best };
+    const [now, bounds] = await Promise.all([ask("/predict", { pairs }), model.draws ? ask("/intervals", { pairs }) : null]);
+    return { best, now, bounds };
   }
-  const { recommended: best } = await ask("/fold-in", { ...common, labels: given, id });
+  const given = labels.map((one) => (one.kind === null ? [one.partner, one.label] : [one.partner, one.kind, one.label]));
+  const [{ recommended: best }, plain] = await Promise.all([ask("/fold-in", { ...common, labels: given, id }), recommended()]);
   const partners = best.map((one) => one.id);
-  if (!partners.length) return { best, labels: model.labels, now: [] };
-  const folded = await ask("/fold-in", { ...common, labels: given, id, n: 1, partners });
-  const before = id === null ? {} : await probabilities(partners);
-  return { best, labels: model.labels, now: folded.probabilities, before: before.now };
-}
-
-async function probabilities(partners) {
-  if (!partners.length) return { labels: model.labels, now: [] };
-  const pairs = partners.map(pair);
-  const [now, bounds] = await Promise.all([
-    ask("/predict", { pairs }), model.draws ? ask("/intervals", { pairs }) : null]);
-  return { labels: now.labels, now: now.probabilities, bounds, mean: now.mean };
+  if (!partners.length) return { best };
+  const [now, before] = await Promise.all([ask("/fold-in", { ...common, labels: given, id, n: 1, partners }),
+    id === null ? null : ask("/predict", { pairs: partners.map(pair) })]);
+  return { best, now, before, plain: plain.map((one) => one.id) };
 }
 
 /** Show what the model says of the state. */
 async function show() {
   const mine = ++turn;
-  const said = await consult();
+  const said = await consult().catch((error) => {
+    if (mine === turn) throw error;
+  });
   if (mine !== turn) return;
-  if (!state.labels.length) state.plain = said.best.map((one) => one.id);
+  settled = { ...state };
   const name = state.id === null ? `a new ${column(state.side)}` : String(state.id);
   at("best-title").textContent = `Best ${column(other(state.side))} for ${name}`;
   at("best-note").textContent = noteOn(said);
@@ -135,7 +150,7 @@ function noteOn({ bounds, before }) {
   const by = ranking();
   const ranked = by === null
     ? (model.ordered ? "By expected label." : `By expected value.`) : `By the probability of “${by}”.`;
-  const left = state.labels.length ? " Changes, and the marks on bars, are against the model without these labels." : "";
+  const left = " Changes, and the marks on bars, are against the model without these labels; “Why?” can be asked of that model alone.";
   const about = bounds ? " Bars show a probability and its 90% interval."
     : !model.draws ? " The model is a point estimate, so its probabilities have no intervals." : "";
   return `${ranked} Pairs of the training data are left out.${about}${before ? left : ""}`;
@@ -150,44 +165,38 @@ function columnsOf(now) {
 }
 
 function bestTable(said) {
-  const { best, now, before, bounds } = said;
-  const codes = columnsOf(now);
+  const { best, now, before = null, bounds = null } = said;
+  const codes = columnsOf(now.probabilities);
   const names = codes.map((code) => named(model.labels[code]));
-  const supposes = state.id === null ? model.can.fold_in : model.can.suppose;
+  const [p, was] = [now.probabilities, before && before.probabilities];
   const heads = [column(other(state.side)), ...(model.ordered ? ["expected"] : []), ...names, "", ""];
   const lines = best.map((one, line) => {
     const cells = codes.map((code) => probabilityCell(
-      now[line][code], bounds && [bounds.low[line][code], bounds.high[line][code]], before && before[line][code]));
-    const expected = model.ordered ? [element("td", { class: "number" }, expectedOf(now[line]).toFixed(2),
-      ...(before ? [" ", change(expectedOf(now[line]) - expectedOf(before[line]), 2)] : []))] : [];
+      p[line][code], bounds && [bounds.low[line][code], bounds.high[line][code]], was && was[line][code]));
+    const expected = model.ordered ? [element("td", { class: "number" }, now.mean[line].toFixed(2),
+      ...(before ? [" ", change(now.mean[line] - before.mean[line], 2)] : []))] : [];
     const why = element("button", { type: "button", class: "small", "aria-label": `Why ${one.id}?` }, "Why?");
     why.addEventListener("click", () => safely(() => explain(one.id)));
-    return element("tr", {}, element("th", { scope: "row" }, one.id, ...moved(one)), ...expected, ...cells,
+    return element("tr", {}, element("th", { scope: "row" }, one.id, ...moved(one, said.plain)), ...expected, ...cells,
       element("td", {}, ...(state.id === null || state.labels.length ? [] : [why])),
-      element("td", {}, ...(supposes ? [whatIf(one.id)] : [])));
+      element("td", {}, ...(supposes() ? [whatIf(one.id)] : [])));
   });
   return element("table", {}, tableHead(heads, ["expected"]), element("tbody", {}, ...lines));
 }
 
-/** How a partner moved in the list by the labels that were added. */
-function moved({ id, rank }) {
+/** How a partner moved in the list by the labels that were added; `plain` : the list without them. */
+function moved({ id, rank }, plain) {
   if (!state.labels.length || state.id === null) return [];
-  const before = state.plain.findIndex((one) => sameId(one, id)) + 1;
+  const place = (partner) => plain.findIndex((one) => sameId(one, partner)) + 1;
+  const before = place(id);
   if (before === 0) return [" ", element("span", { class: "change more" }, "new")];
-  const by = before - state.labels.filter(({ partner }) => {
-    const place = state.plain.findIndex((one) => sameId(one, partner)) + 1;
-    return place > 0 && place < before;
-  }).length - rank;
+  const gone = state.labels.filter(({ partner, kind }) => kind === relation() && place(partner) > 0 && place(partner) < before);
+  const by = before - gone.length - rank;
   return by ? [" ", change(by, 0)] : [];
 }
 
 /** A label as a heading: a number is said to be a label. */
 const named = (label) => (typeof label === "string" ? label : `label ${label}`);
-
-/** The mean of ordered labels; text has the values 0, 1, ... */
-function expectedOf(line) {
-  return line.reduce((sum, p, code) => sum + p * (typeof model.labels[code] === "number" ? model.labels[code] : code), 0);
-}
 
 function probabilityCell(p, bounds, before) {
   const picture = drawn("svg", { viewBox: "0 0 100 8", preserveAspectRatio: "none", "aria-hidden": "true" },
@@ -197,10 +206,10 @@ function probabilityCell(p, bounds, before) {
     picture.append(drawn("rect", { class: "tick", x: Math.min(98, 100 * p - 1), y: 0, width: 2, height: 8 }));
   } else {
     picture.append(drawn("rect", { class: "tick", x: 0, y: 2, width: 100 * p, height: 4 }));
-    if (before !== undefined) picture.append(drawn("rect", { class: "was", x: Math.min(98, 100 * before), y: 0, width: 1.5, height: 8 }));
+    if (before !== null) picture.append(drawn("rect", { class: "was", x: Math.min(98, 100 * before), y: 0, width: 1.5, height: 8 }));
   }
   const more = bounds ? [" ", element("span", { class: "interval" }, bounds.map((end) => Math.round(100 * end)).join("–"))]
-    : before === undefined ? [] : [" ", change(100 * (p - before), 0)];
+    : before === null ? [] : [" ", change(100 * (p - before), 0)];
   return element("td", { class: "cell" }, percent(p) + "%", ...more, picture);
 }
 
@@ -219,31 +228,34 @@ function change(by, digits) {
 
 // ------------------------------------------------------------------------------------------------------------ what if
 
+/** Whether labels of the id can be added. */
+const supposes = () => (state.id === null ? model.can.fold_in : model.can.suppose).includes(state.side);
+
 /** A choice of a label that the id might give a partner. */
 function whatIf(partner) {
-  const choice = element("select", { class: "small", "aria-label": `What if it gave ${partner} the label` },
-    element("option", { value: "" }, "What if…"),
-    ...model.labels.map((label, code) => element("option", { value: code }, label)));
-  choice.addEventListener("change", () => safely(async () => {
+  const choice = element("select", { class: "small", "aria-label": `Label to suppose for ${partner}` },
+    ...model.labels.map((label, code) => element("option", { value: code, selected: label === model.by }, label)));
+  const add = element("button", { type: "button", class: "small", "aria-label": `What if ${partner} had this label?` }, "What if?");
+  add.addEventListener("click", () => safely(async () => {
     await suppose(partner, model.labels[Number(choice.value)]);
     at("best-title").focus();
   }));
-  return choice;
+  return element("div", { class: "what-if" }, choice, add);
 }
 
-async function suppose(partner, label) {
-  const labels = state.labels.filter((one) => !sameId(one.partner, partner));
-  state.labels = [...labels, { partner, label }];
-  await show();
+/** Suppose a label, or with null as label none, of a partner. */
+async function suppose(partner, label, kind = relation()) {
+  const others = state.labels.filter((one) => !sameId(one.partner, partner) || one.kind !== kind);
+  await turnTo({ labels: label === null ? others : [...others, { partner, kind, label }] });
 }
 
 function showSupposed() {
-  const chips = state.labels.map(({ partner, label }) => {
-    const off = element("button", { type: "button", class: "small", "aria-label": `Remove ${label} for ${partner}` },
-      `${partner}: ${label} ✕`);
+  const chips = state.labels.map(({ partner, kind, label }) => {
+    const name = kind === null ? partner : `${partner}, ${kind}`;
+    const off = element("button", { type: "button", class: "small", "aria-label": `Remove ${label} for ${name}` },
+      `${name}: ${label} ✕`);
     off.addEventListener("click", () => safely(async () => {
-      state.labels = state.labels.filter((one) => !sameId(one.partner, partner));
-      await show();
+      await suppose(partner, null, kind);
       at("best-title").focus();
     }));
     return element("li", {}, off);
@@ -253,15 +265,17 @@ function showSupposed() {
   at("supposed").hidden = !chips.length;
   at("suppose-note").textContent = state.id === null ? `A label of the new ${column(state.side)}:`
     : `What if ${state.id} also had this label?`;
-  at("suppose").hidden = !(state.id === null ? model.can.fold_in : model.can.suppose);
+  at("suppose").hidden = !supposes();
 }
 
 // ---------------------------------------------------------------------------------------------------------------- why
 
 /** Show why a partner has its probabilities: the parts of the log-odds of a label. */
 async function explain(partner) {
+  const mine = turn, reason = ++reasons;
   const [{ parts: [parts] }, { probabilities: [now], predicted: [predicted] }] = await Promise.all([
     ask("/explain", { pairs: [pair(partner)] }), ask("/predict", { pairs: [pair(partner)] })]);
+  if (mine !== turn || reason !== reasons) return;
   const best = model.labels.findIndex((label) => label === predicted);
   const choice = element("select", { id: "reason" },
     ...model.labels.map((label, code) => element("option", { value: code, selected: code === best }, label)));
@@ -318,8 +332,10 @@ let placed = { side: null };
 async function showMap() {
   at("map-part").hidden = !model.can.map;
   if (!model.can.map) return;
-  if (placed.side !== state.side) {
-    const places = await ask(`/map?side=${state.side}`);
+  const { side } = state, shown = model;
+  if (placed.side !== side) {
+    const places = await ask(`/map?side=${side}`);
+    if (side !== state.side || shown !== model) return;
     const [w, h, edge] = [400, 320, 16];
     const scale = (values, from, to) => {
       const [low, high] = [Math.min(...values), Math.max(...values)];
@@ -330,7 +346,7 @@ async function showMap() {
     const dots = places.ids.map((id, i) => {
       const dot = drawn("circle", { class: "dot", cx: xs[i].toFixed(1), cy: ys[i].toFixed(1),
         r: (1.5 + 2.5 * Math.sqrt(places.n_labels[i] / most)).toFixed(1) }, drawn("title", {}, String(id)));
-      dot.addEventListener("click", () => safely(() => choose(id)));
+      dot.addEventListener("click", () => safely(() => visit(id)));
       return dot;
     });
     const title = `Map of ${places.ids.length} ${places.column} ids`;
@@ -338,7 +354,7 @@ async function showMap() {
     const shares = places.shares.map((share) => `${percent(share)}%`).join(" and ");
     at("map").replaceChildren(picture, element("p", { class: "faint" },
       `Near ids have similar labels; larger dots have more of them. The axes hold ${shares} of the variance of the latent weights.`));
-    placed = { side: state.side, places, dots, xs, ys, picture };
+    placed = { side, places, dots, xs, ys, picture };
   }
   markOnMap();
 }
@@ -362,12 +378,12 @@ async function showSimilar() {
     at("similar").replaceChildren();
     return;
   }
-  const asked = state.id;
-  const { recommended: [like] } = await ask("/similar", { ids: [asked], side: state.side, n: 6 });
-  if (asked !== state.id) return;
+  const { id: asked, side } = state, shown = model;
+  const { recommended: [like] } = await ask("/similar", { ids: [asked], side, n: 6 });
+  if (asked !== state.id || side !== state.side || shown !== model) return;
   const buttons = like.map(({ id }) => {
     const button = element("button", { type: "button", class: "small" }, id);
-    button.addEventListener("click", () => safely(() => choose(id)));
+    button.addEventListener("click", () => safely(() => visit(id)));
     return element("li", {}, button);
   });
   at("similar").replaceChildren(element("ul", { class: "chips" },
@@ -410,29 +426,54 @@ async function showCalibration() {
 
 // --------------------------------------------------------------------------------------------------------------- start
 
+/** Show another state; what the page shows stays as it is if the server does not answer. */
+async function turnTo(next) {
+  Object.assign(state, next);
+  const shown = show(), mine = turn;
+  try {
+    await shown;
+  } catch (error) {
+    if (mine === turn) Object.assign(state, settled);
+    throw error;
+  } finally {
+    nameFields();
+  }
+}
+
+/** Name the fields after the side that is shown. */
+function nameFields() {
+  for (const choice of document.getElementsByName("side")) choice.checked = choice.value === state.side;
+  at("id-label").textContent = column(state.side);
+  at("partner-label").textContent = column(other(state.side));
+  at("new").textContent = `A new ${column(state.side)}`;
+  at("new").hidden = !model.can.fold_in.includes(state.side);
+}
+
 /** Show another id; null is a new one. */
-async function choose(id) {
-  state.id = id;
-  state.labels = [];
-  at("id").value = id === null ? "" : String(id);
-  await show();
+async function choose(id, side = state.side) {
+  await turnTo({ side, id, labels: [] });
+  at("id").value = state.id === null ? "" : String(state.id);
   await Promise.all([showMap(), showSimilar()]);
 }
 
-function turnTo(side) {
-  state.side = side;
-  at("id-label").textContent = column(side);
-  at("partner-label").textContent = column(other(side));
-  at("new").textContent = `A new ${column(side)}`;
-  at("new").hidden = !model.can.fold_in;
-  offer(at("ids"), []);
+/** Show another id, and go to it. */
+async function visit(id) {
+  await choose(id);
+  at("best-title").focus();
 }
 
+/** Show the id of a side with the most labels. */
 async function first(side) {
-  turnTo(side);
-  const { ids } = await search(side, "");
-  offer(at("ids"), ids.map(String));
-  await choose(ids[0]);
+  const mine = ++turn;
+  try {
+    const { ids } = await search(side, "");
+    if (mine !== turn) return;
+    offer(at("ids"), ids.map(String));
+    offer(at("partners"), []);
+    await choose(ids[0], side);
+  } finally {
+    nameFields();
+  }
 }
 
 async function start() {
@@ -443,6 +484,7 @@ async function start() {
     return;
   }
   model = await ask("/model");
+  placed = { side: null };
   at("enter").hidden = true;
   at("name").textContent = model.name;
   document.title = `${model.name} – dyads explorer`;
@@ -450,25 +492,24 @@ async function start() {
   at("facts").textContent = `${model.estimator}, ${model.structure}, rank ${model.rank}, ${kind}: ` +
     `${model.n_rows.toLocaleString("en")} ${column("row")} × ${model.n_cols.toLocaleString("en")} ${column("col")} ids, ` +
     `${model.pairs.toLocaleString("en")} training pairs. dyads ${model.library}, version ${model.version}.`;
+  at("explorer").hidden = !model.can.recommend;
   if (!model.can.recommend) {
     throw new Error("The model has features of pairs, which this page does not know: ask the server by a program.");
   }
-  at("explorer").hidden = false;
   const sides = ["row", "col"].map((side) => {
     const choice = element("input", { type: "radio", name: "side", value: side, checked: side === "row" });
     choice.addEventListener("change", () => safely(() => first(side)));
     return element("label", {}, choice, column(side));
   });
-  at("sides").append(...sides);
+  at("sides").replaceChildren(at("sides").firstElementChild, ...sides);
   at("sides").hidden = model.one_set;
-  for (const kind of model.relations) at("relation").append(element("option", {}, kind));
+  at("relation").replaceChildren(...model.relations.map((kind) => element("option", {}, kind)));
   at("relation-choice").hidden = !model.relations.length;
-  if (model.by === null) at("by").append(element("option", { value: "null" }, "expected label"));
-  for (const label of model.labels) {
-    at("by").append(element("option", { value: JSON.stringify(label), selected: label === model.by }, label));
-  }
+  const ranked = model.labels.map((label) =>
+    element("option", { value: JSON.stringify(label), selected: label === model.by }, label));
+  at("by").replaceChildren(...(model.by === null ? [element("option", { value: "null" }, "expected label")] : []), ...ranked);
   at("by-choice").hidden = model.labels.length < 3 && model.by !== null && model.one_set;
-  for (const [code, label] of model.labels.entries()) at("label").append(element("option", { value: code }, label));
+  at("label").replaceChildren(...model.labels.map((label, code) => element("option", { value: code }, label)));
   await first("row");
   await showCalibration();
 }
@@ -476,8 +517,8 @@ async function start() {
 at("search").addEventListener("submit", (event) => {
   event.preventDefault();
   safely(async () => {
-    await choose(await known(state.side, at("id").value));
-    at("best-title").focus();
+    const mine = turn, id = await known(state.side, at("id").value);
+    if (mine === turn) await visit(id);
   });
 });
 for (const name of ["by", "relation"]) at(name).addEventListener("change", () => safely(show));
@@ -488,7 +529,8 @@ at("new").addEventListener("click", () => safely(async () => {
 at("suppose").addEventListener("submit", (event) => {
   event.preventDefault();
   safely(async () => {
-    const partner = await known(other(state.side), at("partner").value);
+    const mine = turn, partner = await known(other(state.side), at("partner").value);
+    if (mine !== turn) return;
     await suppose(partner, model.labels[Number(at("label").value)]);
     at("partner").value = "";
     at("partner").focus();

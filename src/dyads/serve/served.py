@@ -3,10 +3,14 @@
 import copy
 import json
 import logging
+import math
+import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -16,10 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import dyads
+from dyads.data.codes import label_codes
 from dyads.data.files import as_ids
 from dyads.data.tables import named_arrays, read_column
 from dyads.engine import CPU
-from dyads.errors import InputError
+from dyads.errors import InputError, UnknownIdError, shortened
 from dyads.estimators.kinds import load
 from dyads.report.pictures import latent_map, reliability_curves
 
@@ -39,11 +44,18 @@ EXACT = 2**53
 DIGITS = 6
 """Decimals of probabilities."""
 
+DEADLINE: ContextVar[float] = ContextVar("deadline", default=math.inf)
+"""When nobody waits for an answer any more, by `time.monotonic`: long work ends there, between two batches."""
+
+IDS_AT_ONCE = 8
+"""Ids to recommend to in a batch."""
+
 
 class Served:
     """A model file that answers requests.
 
-    Every answer is a function of the file and of the request alone: nothing is stored, and the model is not changed.
+    Every answer is a function of the file and of the request alone, but for the draws of by="thompson": nothing is
+    stored, and the model is not changed.
     Ids are JSON values, or their text for ids that JSON lacks, such as dates. A pair lists its ids and further columns
     in the order of `columns`.
 
@@ -52,6 +64,7 @@ class Served:
     version, name : the first digits of the SHA-256 of the file, and its name
     columns : names of the values of a pair: row id, column id, the relation if there are several, features of pairs
     labels : the labels, in the order of probabilities
+    calibration : reliability on the held-out pairs that the server was given, label by label; empty if there were none
     """
 
     def __init__(self, folder: Path, version: str, name: str) -> None:
@@ -72,34 +85,39 @@ class Served:
         names = [ids.name for ids in self._ids]
         self.columns = [*names, *(name for name in model.columns_ if name not in names)]
         self.labels = model.classes_.tolist()
+        # Read now: the folder goes when the model after next comes, and requests may still be answered by this one.
+        held_out = folder / "calibration.json"
+        self.calibration: Json = json.loads(held_out.read_text()) if held_out.exists() else {"pairs": 0, "curves": []}
+        encoder = model.record_.known.dyad_encoder
+        encodings = {} if encoder is None else {column.name: column for column in encoder.columns}
+        self._features = {name: encodings[name] for name in self.columns[len(self._ids) :]}
         self._maps: dict[str, Json] = {}
+        self._unused: dict[int, pa.Array] = {}
         self._drawing = Lock()
         self._try_out()
 
     def _try_out(self) -> None:
         """Answer each kind of request once: compiles kernels, or loads them from disk; shows what can be answered."""
-        row, col, *relation = (plain(ids.ids[:1])[0] for ids in self._ids)
-        kind = next(iter(relation), None)
+        # The last column: of nodes, it is another one than the first row.
+        ids = [
+            plain(vocabulary.ids[-1:] if at == 1 else vocabulary.ids[:1])[0] for at, vocabulary in enumerate(self._ids)
+        ]
+        kind = next(iter(ids[2:]), None)
         self.search("row", "", 1)
-        self._can = {"recommend": False, "fold_in": False, "suppose": False, "map": False}
-        if len(self.columns) > len(self._ids):
-            # Features of pairs are not known for pairs that nobody has asked about.
-            return
-        pair, label = [row, col, *relation], [col, *relation, self.labels[-1]]
+        pair = [*ids, *(None for _ in self._features)]
         self.predict([pair])
         self.explain([pair])
-        self._can["recommend"] = True
-        questions: dict[str, Callable[[], Any]] = {
-            "fold_in": lambda: self.fold_in([label], n=1, relation=kind),
-            "suppose": lambda: self.fold_in([label], id=row, n=1, relation=kind),
-            "map": lambda: self.map("row"),
-        }
-        for can, question in questions.items():
-            try:
-                question()
-                self._can[can] = True
-            except InputError as error:
-                logger.debug("The model cannot %s: %s", can, error)
+        self._can: Json = {"recommend": not self._features, "fold_in": [], "suppose": [], "map": False}
+        if self._features:
+            return
+        for place, side in enumerate(("row", "col")):
+            line = [*_without(ids, place), self.labels[-1]]
+            questions: dict[str, Callable[[], Any]] = {
+                "fold_in": partial(self.fold_in, [line], side, n=1, relation=kind),
+                "suppose": partial(self.fold_in, [line], side, ids[place], n=1, relation=kind),
+            }
+            self._can |= {can: [*self._can[can], *([side] if _answers(ask) else [])] for can, ask in questions.items()}
+        self._can["map"] = _answers(partial(self.map, "row"))
 
     # ------------------------------------------------------------------------------------------------------ questions
 
@@ -131,26 +149,19 @@ class Served:
 
     def predict(self, pairs: Sequence[Sequence[Any]], unknown: str = "raise") -> Json:
         """Probabilities of all labels of each pair, and the label that `predict` chooses."""
-        model = self._averaging if unknown == "prior" else self._model
-        predicted = model.predictions(self._table(pairs))
-        answer = {
-            "labels": self.labels,
-            "probabilities": rounded(predicted.proba),
-            "predicted": predicted.labels.tolist(),
-            "mean": rounded(predicted.mean) if hasattr(model, "predict_mean") else None,
-        }
-        return answer
+        with self._under(unknown) as model:
+            return self._predicted(model.predictions(self._table(pairs)))
 
     def intervals(self, pairs: Sequence[Sequence[Any]], level: float = 0.9, unknown: str = "raise") -> Json:
         """Credible intervals of the probabilities; of a posterior only."""
-        model = self._averaging if unknown == "prior" else self._model
-        bounds = model.predict_interval(self._table(pairs), level)
+        with self._under(unknown) as model:
+            bounds = model.predict_interval(self._table(pairs), level)
         return {"labels": self.labels, "low": rounded(bounds[..., 0]), "high": rounded(bounds[..., 1])}
 
     def explain(self, pairs: Sequence[Sequence[Any]], unknown: str = "raise") -> Json:
         """The additive parts of the log-odds of each label, for each pair."""
-        model = self._averaging if unknown == "prior" else self._model
-        table = named_arrays(model.explain(self._table(pairs)))
+        with self._under(unknown) as model:
+            table = named_arrays(model.explain(self._table(pairs)))
         n_labels = len(self.labels)
         values = table["value"].astype(float).reshape(-1, n_labels)
         names, dyad = table["part"][::n_labels], table["dyad"][::n_labels]
@@ -172,25 +183,43 @@ class Served:
         unknown: str = "raise",
     ) -> Json:
         """The best partners of each id, best first."""
-        model = self._averaging if unknown == "prior" else self._model
+        self._refuse_features()
         place = 0 if side == "row" else 1
-        asked = self._typed(ids, place)
-        table = model.recommend(
-            asked if side == "row" else None,
-            n,
-            self._worth(by),
-            cols=asked if side == "col" else None,
-            candidates=None if candidates is None else self._typed(candidates, 1 - place),
-            exclude=self._table(exclude) if exclude else None,
-            with_seen=with_seen,
-            relation=self._relation(relation),
-        )
-        return self._ranked(table, place, asked)
+        asked = self._typed(ids, place) if unknown == "prior" else self._known(ids, place)
+        offered = None if candidates is None else self._known(candidates, 1 - place)
+        excluded = self._table(exclude) if exclude else None
+        # Unknown ids have one list, for nothing tells them apart; but Thompson sampling draws one for each.
+        alike = self._ids[place].encode(asked)
+        if by == "thompson" and by not in self.labels:
+            alike = asked.dictionary_encode().indices.to_numpy(zero_copy_only=False)
+        _, first, which = np.unique(alike, return_index=True, return_inverse=True)
+        distinct, lists = asked.take(pa.array(first)), list[list[Json]]()
+        with self._under(unknown) as model:
+            for begin in range(0, len(distinct), IDS_AT_ONCE):
+                if time.monotonic() > DEADLINE.get():
+                    raise TimeoutError
+                few = distinct.slice(begin, IDS_AT_ONCE)
+                table = model.recommend(
+                    few if side == "row" else None,
+                    n,
+                    self._worth(by),
+                    cols=few if side == "col" else None,
+                    candidates=offered,
+                    exclude=excluded,
+                    with_seen=with_seen,
+                    relation=self._relation(relation),
+                )
+                lists += self._ranked(table, place, few)
+        return {"recommended": [lists[at] for at in which.tolist()]}
 
     def similar(self, ids: Sequence[Any], side: str = "row", n: int = 10) -> Json:
         """The ids of the same side whose predicted labels are most like those of each id."""
-        asked = self._typed(ids, 0 if side == "row" else 1)
-        return self._ranked(self._model.similar(asked, n, side), 0, asked)
+        self._refuse_features()
+        asked = self._known(ids, 0 if side == "row" else 1)
+        _, first, which = np.unique(asked.dictionary_encode().indices, return_index=True, return_inverse=True)
+        distinct = asked.take(pa.array(first))
+        lists = self._ranked(self._model.similar(distinct, n, side), 0, distinct)
+        return {"recommended": [lists[at] for at in which.tolist()]}
 
     def fold_in(
         self,
@@ -208,19 +237,20 @@ class Served:
         `id` : a known id, by default a new one
         `partners` : ids to predict; without them there are only recommendations
         """
+        self._refuse_features()
         place = 0 if side == "row" else 1
-        own = self._ids[place]
         new = id is None
-        asked = _unused(own.ids) if new else self._typed([id], place)
+        asked = self._new_id(place) if new else self._known([id], place)
         width = len(self.columns)
         if any(len(line) != width for line in labels):
             raise InputError(
                 f"A label does not have {width} values: expected {', '.join(self.columns[1 - place : 2 - place])}"
                 f"{''.join(f', {name}' for name in self.columns[2:])} and the label. Write them in this order."
             )
-        pairs = self._table([_with(line[:-1], None, place) for line in labels], {place: asked})
         if not labels and new:
             raise InputError("There are no labels: expected at least one for a new id. Add a label.")
+        self._known([line[0] for line in labels], 1 - place)
+        pairs = self._table([_with(line[:-1], None, place) for line in labels], {place: asked})
         model = self._model
         if new:
             model = copy.copy(self._foldable).fold_in(pairs, [line[-1] for line in labels], side=side)
@@ -235,14 +265,15 @@ class Served:
             with_seen=new and self._foldable.record_.known.seen is None,
             relation=self._relation(relation),
         )
-        answer = self._ranked(table, place, asked)
+        answer: Json = {"recommended": self._ranked(table, place, asked)[0]}
         if partners is not None:
+            self._known(partners, 1 - place)
             kind = [] if relation is None else [relation]
             predicted = model.predictions(
                 self._table([_with([other, *kind], None, place) for other in partners], {place: asked})
             )
-            answer |= {"labels": self.labels, "probabilities": rounded(predicted.proba)}
-        return {"recommended": answer.pop("recommended")[0], **answer}
+            answer |= self._predicted(predicted)
+        return answer
 
     def search(self, side: str, text: str, limit: int = 20) -> Json:
         """Known ids that contain a text: the same text first, then those that begin with it, then by their labels."""
@@ -278,12 +309,6 @@ class Served:
                 }
         return self._maps[side]
 
-    @cached_property
-    def calibration(self) -> Json:
-        """Reliability on the held-out pairs that the server was given, label by label; empty if there were none."""
-        path = self._folder / "calibration.json"
-        return json.loads(path.read_text()) if path.exists() else {"pairs": 0, "curves": []}
-
     # ------------------------------------------------------------------------------------------------------- answers
 
     @property
@@ -304,6 +329,11 @@ class Served:
         known = self._model.record_.known
         return known.rows if side == "row" else known.cols
 
+    def _new_id(self, place: int) -> pa.Array:
+        if place not in self._unused:
+            self._unused[place] = _unused(self._ids[place].ids)
+        return self._unused[place]
+
     @cached_property
     def _row_texts(self) -> pa.Array:
         return _texts(self._ids[0].ids)
@@ -314,10 +344,54 @@ class Served:
 
     def _typed(self, ids: Sequence[Any], place: int) -> pa.Array:
         """Ids of JSON as ids of the model's type."""
-        vocabulary = self._ids[place]
-        if ids and all(isinstance(value, str) for value in ids) and not pa.types.is_large_string(vocabulary.ids.type):
-            return as_ids([str(value) for value in ids], vocabulary.ids.type, vocabulary.name)
-        return read_column(list(ids), f"column {vocabulary.name!r}")
+        name, kind = self._ids[place].name, self._ids[place].ids.type
+        texts = all(isinstance(value, str) for value in ids)
+        if ids and texts and not pa.types.is_large_string(kind):
+            return as_ids([str(value) for value in ids], kind, name)
+        if pa.types.is_floating(kind):
+            # JavaScript writes 1.0 as 1.
+            ids = [float(value) if type(value) is int else value for value in ids]
+        elif pa.types.is_large_string(kind) and not texts:
+            wrong = next(value for value in ids if not isinstance(value, str))
+            raise InputError(f"Got the id {wrong!r} in column {name!r}: expected text, as in the fit. Quote it.")
+        return read_column(list(ids), f"column {name!r}")
+
+    def _known(self, ids: Sequence[Any], place: int) -> pa.Array:
+        """Ids of JSON, which must be known."""
+        typed = self._typed(ids, place)
+        codes = self._ids[place].encode(typed)
+        if len(unknown := typed.filter(pa.array(codes < 0)).to_pylist()):
+            raise UnknownIdError(
+                f"Of {len(ids)} ids in column {self._ids[place].name!r}, {len(unknown)} were not seen in training "
+                f"({shortened(unknown)}): expected known ids. Leave them out."
+            )
+        return self._ids[place].ids.take(pa.array(codes))
+
+    @contextmanager
+    def _under(self, unknown: str) -> Iterator[Any]:
+        """The model under a policy for unknown ids; what it says of them becomes a sentence about the request."""
+        try:
+            yield self._averaging if unknown == "prior" else self._model
+        except UnknownIdError as error:
+            what = str(error).split(": expected")[0]
+            raise UnknownIdError(
+                f'{what}: expected known ids. Leave them out, or ask with "unknown": "prior".'
+            ) from error
+
+    def _refuse_features(self) -> None:
+        if self._features:
+            raise InputError(
+                f"The model has features of pairs ({', '.join(list(self._features)[:3])}), which nobody knows for "
+                "other pairs: expected a model without them. Ask for predictions of pairs with their features."
+            )
+
+    def _predicted(self, predicted: Any) -> Json:
+        return {
+            "labels": self.labels,
+            "probabilities": rounded(predicted.proba),
+            "predicted": predicted.labels.tolist(),
+            "mean": rounded(predicted.mean) if hasattr(self._model, "predict_mean") else None,
+        }
 
     def _table(self, pairs: Sequence[Sequence[Any]], given: dict[int, pa.Array] | None = None) -> dict[str, Any]:
         """Pairs as columns; `given` : one id that stands for all values of a column, by its place."""
@@ -333,27 +407,56 @@ class Served:
             if given and place in given:
                 table[name] = given[place].take(pa.array(np.zeros(len(pairs), np.int64)))
             else:
-                table[name] = self._typed(values, place) if place < len(self._ids) else list(values)
+                is_id = place < len(self._ids)
+                table[name] = self._typed(values, place) if is_id else _feature(values, self._features[name])
         return table
 
-    def _ranked(self, table: pa.Table, place: int, asked: pa.Array) -> Json:
-        """A table of recommendations, or of similar ids, as a list for each id that was asked for."""
-        rank, value = (table[name].to_numpy() for name in ("rank", "value"))
-        other = plain(table.column(1 - place).combine_chunks())
-        starts = np.flatnonzero(rank == 1)
-        lines = [
-            {"id": partner, "rank": at, "value": worth}
-            for partner, at, worth in zip(other, rank.tolist(), rounded(value), strict=True)
-        ]
-        if len(starts) == len(asked):
-            return {"recommended": [lines[a:b] for a, b in zip(starts, [*starts[1:], len(lines)], strict=True)]}
-        # Some ids have no partners left.
-        own = table.column(place).combine_chunks()
-        codes = pc.index_in(own, value_set=asked).to_numpy(zero_copy_only=False)
+    def _ranked(self, table: pa.Table, place: int, asked: pa.Array) -> list[list[Json]]:
+        """A table of recommendations, or of similar ids, as a list for each of the distinct ids that were asked for."""
+        lines = zip(
+            pc.index_in(table.column(place).combine_chunks(), value_set=asked).to_pylist(),
+            plain(table.column(1 - place).combine_chunks()),
+            table["rank"].to_pylist(),
+            rounded(table["value"].to_numpy()),
+            strict=True,
+        )
         lists: list[list[Json]] = [[] for _ in asked]
-        for at, line in zip(codes.tolist(), lines, strict=True):
-            lists[at].append(line)
-        return {"recommended": lists}
+        for at, partner, rank, value in lines:
+            lists[at].append({"id": partner, "rank": rank, "value": value})
+        return lists
+
+
+def _answers(ask: Callable[[], Any]) -> bool:
+    """Whether a question can be answered, rather than refused."""
+    try:
+        ask()
+    except InputError as error:
+        logger.debug("The model cannot be asked this: %s", error)
+        return False
+    return True
+
+
+def _feature(values: Sequence[Any], column: Any) -> Any:
+    """A feature of pairs in JSON as a column of the type that it had in the fit: dates are text, null is missing."""
+    kind = column.kind
+    try:
+        if kind == "dates":
+            return pa.array(values, pa.string()).cast(pa.timestamp("us"))
+        # Arrow would read a text as the list of its characters.
+        if kind.startswith("lists of") and not any(isinstance(value, str) for value in values):
+            return pa.array(values, pa.large_list(column.categories.type))
+        if kind.startswith("categories"):
+            return pa.array(values, column.categories.type).dictionary_encode()
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(
+            f"Column {column.name!r} cannot be read ({reason}): expected {kind}, as in the fit."
+        ) from error
+    return list(values)
+
+
+def _without(values: Sequence[Any], place: int) -> list[Any]:
+    return [*values[:place], *values[place + 1 :]]
 
 
 def _with(values: Sequence[Any], own: Any, place: int) -> list[Any]:
@@ -389,11 +492,10 @@ def _unused(ids: pa.Array) -> pa.Array:
     if pa.types.is_large_string(kind):
         longest = pc.max(pc.binary_length(ids)).as_py() or 0
         return pa.array(["x" * (longest + 1)], kind)
-    if pa.types.is_integer(kind):
-        last, first = pc.max(ids).as_py(), pc.min(ids).as_py()
-        return pa.array([last + 1 if last < np.iinfo(np.int64).max else first - 1], kind)
-    if pa.types.is_floating(kind):
-        return pa.array([np.nextafter(pc.max(ids).as_py(), np.inf)], kind)
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        # Of n + 1 numbers, n ids leave one.
+        small = np.arange(len(ids) + 1, dtype=kind.to_pandas_dtype())
+        return pa.array(np.setdiff1d(small, ids.to_numpy())[:1], kind)
     raise InputError(f"The ids are of type {kind}: expected text or numbers to fold in a new id. Use a known id.")
 
 
@@ -402,7 +504,7 @@ def calibration_of(model: Any, X: Any, y: Any, sample_weight: Any = None) -> Jso
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         proba = model.predict_proba(X)
-    truth = np.asarray(y)[:, None] == model.classes_
+    truth = label_codes(y, model.classes_)[:, None] == np.arange(len(model.classes_))
     most = np.sort(np.argsort(-truth.sum(axis=0), kind="stable")[:CURVES])
     curves = reliability_curves(truth[:, most], proba[:, most], sample_weight)
     return {

@@ -23,6 +23,7 @@ from typing import Any
 
 import uvicorn
 from prometheus_client.multiprocess import mark_process_dead
+from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
 from dyads.data.files import replacing
@@ -44,6 +45,9 @@ UNANSWERED = 30
 
 KEEP_ALIVE = 75
 """Seconds that an idle connection is kept, as by common proxies."""
+
+CONNECTIONS = 256
+"""Connections of a worker from which on it answers 503: each may hold a body, and what that becomes in memory."""
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 """Hosts on which only this machine can reach the server."""
@@ -131,8 +135,10 @@ class Workers(Multiprocess):
         """Hand out the model file as it is now."""
         try:
             version = self._renew()
-        except (DyadsError, OSError) as error:
-            logger.error("The model file was not loaded, the one before is served: %s", error)
+        except Exception as error:
+            # Whatever it is, it must not end the server.
+            unexpected = not isinstance(error, DyadsError | OSError)
+            logger.error("The model file was not loaded, the one before is served: %s", error, exc_info=unexpected)
             return
         logger.info("Loaded the model file.", extra={"fields": {"model": version}})
         for process in self.processes:
@@ -201,12 +207,15 @@ def serve(
             # Requests that have begun are answered before a worker ends.
             timeout_graceful_shutdown=round(seconds) + 1,
             timeout_worker_healthcheck=UNANSWERED,
+            limit_concurrency=CONNECTIONS,
         )
         config.configure_logging()
         shown = f"[{host}]" if ":" in host else host
         supervisor = Workers(config, [listening], renew)
         announce(f"http://{shown}:{listening.getsockname()[1]}")
         supervisor.run()
+        if any(process.exitcode == STARTUP_FAILURE for process in supervisor.processes):
+            raise DyadsError("A worker did not start, so that the server ended: see the log above for its error.")
 
 
 def check_host(host: str, token: str | None) -> None:
