@@ -21,7 +21,9 @@ from dyads import CPU, LBFGS, Gibbs, LFLClassifier, LFLLink, LFLOrdinal, Newton,
 from dyads.data.codes import Vocabulary
 from dyads.data.store import Pairs
 from dyads.engine import cluster, host, orders, sums, worker
-from dyads.errors import ClusterError, InputError, StoreError
+from dyads.errors import ClusterError, ClusterWarning, InputError, StoreError
+from dyads.estimators import lfl
+from dyads.learn import training
 from dyads.model.loss import Log
 from dyads.model.parameters import Role
 from dyads.model.streams import Key, Stream
@@ -263,6 +265,16 @@ def test_lost_objects_and_workers_that_hang(machines, table):
     assert joined.run("numpy:max", "max", [shared], [(), ()]) == [1.0, 1.0]
     with pytest.raises(ClusterError, match=r"no task in 8 s.*checkpoint"):
         joined.run("select:select", "hang", [], [((), (), 600)])
+
+
+def test_processors_of_several_kinds_are_told(monkeypatch):
+    said = {"processors": 1, "name": "other", "versions": worker.machine().versions}
+    kinds = [said | {"processor": kind} for kind in ("znver4", "skylake")]
+    monkeypatch.setattr(InProcess, "machines", lambda self: kinds)
+    joined = InProcess()
+    joined.here = worker.machine()
+    with pytest.warns(ClusterWarning, match="skylake, znver4"):
+        joined.check()
 
 
 @SLOW

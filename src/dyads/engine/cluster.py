@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +35,7 @@ from dyads.engine.orders import SHARD, Bounds, Run, Shard, even_tasks
 from dyads.engine.sums import Groups, Part, Prior, relation_tasks
 from dyads.engine.updates import HostUpdates
 from dyads.engine.worker import Evaluation, Lines, Owners, Update
-from dyads.errors import ClusterError, DyadsError, InputError, counted
+from dyads.errors import ClusterError, ClusterWarning, DyadsError, InputError, StoreError, caller_level, counted
 from dyads.model.objective import BlockPrior, Objective
 from dyads.model.parameters import Blocks, Role
 from dyads.model.record import Model
@@ -267,6 +268,14 @@ class Cluster:
             raise ClusterError(
                 f"No machine of the Ray cluster answers ({computing[0]['error']}): expected at least one. Run dyads "
                 "cluster-check."
+            )
+        kinds = sorted({said["processor"] for said in computing if "processor" in said})
+        if len(kinds) > 1:
+            warnings.warn(
+                f"The machines of the Ray cluster have processors of several kinds ({', '.join(kinds)}): which of them "
+                "does a task may change the rounding of a model. Run dyads cluster-check, which compares their bits.",
+                ClusterWarning,
+                stacklevel=caller_level(),
             )
 
     def run(
