@@ -87,10 +87,10 @@ class Machine(NamedTuple):
 
 @cache
 def machine() -> Machine:
-    """Describe this machine."""
+    """Describe this machine. Numba's matrix products are those of SciPy's BLAS."""
     from llvmlite import binding
 
-    libraries = [f"{name} {version(name)}" for name in ("numba", "numpy")]
+    libraries = [f"{name} {version(name)}" for name in ("numba", "llvmlite", "numpy", "scipy")]
     versions = (
         f"dyads {dyads.__version__} ({compiled.SOURCES[:8]})",
         *libraries,
