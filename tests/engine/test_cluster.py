@@ -106,7 +106,7 @@ def test_tasks_have_the_bits_of_the_cpu_engine(in_process, structure, weighted, 
     assert min(counts.values()) >= 4, counts
 
 
-def test_what_cannot_be_divided_is_refused_with_what_can(in_process, tmp_path):
+def test_what_cannot_be_divided_is_refused_with_what_can(in_process, tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     X, y = rng.integers(0, 9, (60, 2)), rng.integers(1, 4, 60)
     point = {"rank": 1, "l2": 1.0, "engine": Ray()}
@@ -120,6 +120,13 @@ def test_what_cannot_be_divided_is_refused_with_what_can(in_process, tmp_path):
     store = stored(make_dyads(), tmp_path / "store")
     with pytest.raises(InputError, match=r"no SGD.*'newton', 'gibbs' or 'lbfgs'"):
         LFLClassifier(**point, solver="sgd").fit(store)
+    with pytest.raises(InputError, match=r"no SGD.*epochs=0"):
+        LFLClassifier(**point, solver=Newton(epochs=8)).fit(store)
+    # A large store would be fitted by SGD: that is told before penalties are searched for.
+    monkeypatch.setattr(training, "FULL_BATCH_WORK", 0)
+    monkeypatch.setattr(lfl, "chosen_l2", None)
+    with pytest.raises(InputError, match="no SGD"):
+        LFLClassifier(1, solver="point", engine=Ray()).fit(store)
     with pytest.raises(InputError, match="early_stopping"):
         LFLClassifier(**point, solver="newton", early_stopping=0.1).fit(store)
 

@@ -63,6 +63,12 @@ CHECKED = 120.0
 """Seconds within which each machine says what versions it has; it may have to start a process and import dyads."""
 
 
+NO_SGD = (
+    "engine='ray' has no SGD, which visits dyads one after the other: expected solver='newton', 'gibbs' or 'lbfgs', "
+    "and Newton with epochs=0. Name one of them, or use engine='cpu'."
+)
+
+
 @dataclass(frozen=True, repr=False)
 class Ray(Setting):
     """The engine on a Ray cluster, which fits a store by Newton's method, the Gibbs sampler or L-BFGS.
@@ -92,7 +98,9 @@ class Ray(Setting):
         cluster = Cluster.at(self)
         return OnCluster(objective, ClusterBound(objective, dyads, counts, cluster))
 
-    def check(self, objective: Objective, dyads: Dyads) -> None:
+    def check(self, objective: Objective, dyads: Dyads, descends: bool = False) -> None:
+        if descends:
+            raise InputError(NO_SGD)
         if objective.structure.one_set:
             raise InputError(
                 "engine='ray' does not fit models of one id set, whose nodes are updated in order: expected rows and "
@@ -561,10 +569,7 @@ class OnCluster(Host):
         return self._bound.run(phase, self._specs(theta), self._shared[1], tasks)
 
     def descent(self, theta: Array, visited: bool = False) -> HostDescent:
-        raise InputError(
-            "engine='ray' has no SGD, which visits dyads one after the other: expected solver='newton', 'gibbs' or "
-            "'lbfgs'. Name one of them, or use engine='cpu'."
-        )
+        raise InputError(NO_SGD)
 
     def blocks_in_turn(self, theta: Array, prior: OwnPrior | None = None) -> HostUpdates:
         return ClusterUpdates(self.objective, self._bound, theta, prior)
