@@ -588,6 +588,7 @@ class ClusterUpdates(HostUpdates):
 
     def solve(self, role: Role, n_steps: int = 1, codes: Codes | None = None) -> float:
         before, steps = self._blocks[role.place].copy(), Steps(n_steps, SMALL_STEP, 0.0, LEAST_PIVOT)
+        self._put.pop(role.place, None)
         if role == Role.SHARED:
             super().solve(role, n_steps)
         else:
@@ -596,6 +597,7 @@ class ClusterUpdates(HostUpdates):
         return float(np.abs(self._blocks[role.place] - before).max(initial=0))
 
     def draw(self, role: Role, key: Key, prior: BlockPrior | None = None, codes: Codes | None = None) -> Array:
+        self._put.pop(role.place, None)
         if role == Role.SHARED:
             accepted = super().draw(role, key, prior)
         else:

@@ -390,6 +390,8 @@ class Newton(Setting):
             for role in updates.roles:
                 updates.solve(role)
             theta = updates.theta()
+            # An engine keeps blocks for its updates, and the value needs room for others.
+            del updates
             if unowned is not None:
                 theta = LBFGS(UNOWNED_ITERATIONS).minimise(unowned, theta, seed, lambda *_: False).theta
             value = problem.value(theta)
