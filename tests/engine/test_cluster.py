@@ -131,6 +131,19 @@ def test_what_cannot_be_divided_is_refused_with_what_can(in_process, tmp_path, m
         LFLClassifier(**point, solver="newton", early_stopping=0.1).fit(store)
 
 
+def test_new_ids_are_folded_in_on_this_machine(in_process):
+    rng = np.random.default_rng(0)
+    X, y = rng.integers(0, 9, (60, 2)), rng.integers(0, 2, 60)
+    models = [LFLClassifier(1, l2=1.0, solver="lbfgs", random_state=0).fit(X, y) for _ in range(2)]
+    models[1].engine = Ray()
+    proba = []
+    for model in models:
+        supposed = model.suppose(X[:1], 1 - y[:1])
+        model.fold_in([[100, 1], [100, 2]], [0, 1])
+        proba.append([supposed.predict_proba(X[:1]), model.predict_proba([[100, 3]])])
+    np.testing.assert_array_equal(proba[0], proba[1])
+
+
 def test_a_worker_that_reads_another_store_says_so(in_process, tmp_path):
     store = stored(make_dyads(), tmp_path / "store")
     problem = Ray().bind(make_objective(STRUCTURES[0], Log(), store.dyads), store.dyads)
