@@ -156,7 +156,22 @@ def test_a_worker_that_reads_another_store_says_so(in_process, tmp_path):
         problem.loss(theta)
 
 
-def test_a_cluster_that_is_not_there_is_told_at_once():
+def test_what_a_worker_keeps_is_bounded_and_what_it_computes_of_a_shard_is_kept(tmp_path, monkeypatch):
+    made = make_dyads(n=700, n_rows=30, n_cols=20, n_relations=3)
+    store = stored(made, tmp_path / "store")
+    bound = cluster.ClusterBound(make_objective(STRUCTURES[0], Log(), store.dyads), store.dyads, None, InProcess())
+    ((_, owners, _),) = bound.shards(Role.ROW)
+    shard = worker.shard_of(owners)
+    assert worker.shard_of(owners) is shard
+    assert shard.by_relation is worker.shard_of(owners).by_relation
+    monkeypatch.setattr(worker, "KEPT_BYTES", 0)
+    of_shard = weakref.ref(shard.dyads)
+    del shard
+    worker.dyads_of(bound.lines("", 0, store.dyads))
+    assert of_shard() is None
+
+
+def test_a_cluster_that_is_not_there_is_told_at_once(monkeypatch):
     pytest.importorskip("ray")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -164,6 +179,10 @@ def test_a_cluster_that_is_not_there_is_told_at_once():
         began = time.perf_counter()
         with pytest.raises(ClusterError, match=f"No Ray cluster answers at {address}"):
             cluster.Cluster.at(Ray(address))
+        # The address that Ray would find by itself is asked, too: Ray waits long.
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(ClusterError, match=f"No Ray cluster answers at {address}"):
+            cluster.Cluster.at(Ray())
         assert time.perf_counter() - began < 20
     for wrong in ("somewhere", "ray://head:10001", "head:0", 6379):
         with pytest.raises(InputError, match="host:port"):
@@ -265,6 +284,16 @@ def test_a_fit_on_a_cluster_is_that_of_this_machine_also_when_workers_and_nodes_
     fit.join(200)
     assert same(found[0], expected)
     assert sum(done.again for done in passes) > 0
+
+
+@SLOW
+@pytest.mark.xdist_group("ray")
+def test_an_address_joins_twice(machines):
+    _, port = machines.address.split(":")
+    for _ in range(2):
+        cluster.Cluster.joined(Ray(f"localhost:{port}"))
+    with pytest.raises(ClusterError, match=r"is connected.*ray\.shutdown"):
+        cluster.Cluster.joined(Ray("elsewhere:1"))
 
 
 @SLOW

@@ -367,6 +367,19 @@ class Cluster:
         time.sleep(min(1.0, 0.01 * 2**n_runs))
 
 
+_joined: dict[str, set[str]] = {}
+"""The addresses by which this process has joined the clusters at Ray's own; Ray turns localhost into an IP."""
+
+
+def _own_address() -> str:
+    """The address of the cluster that this machine belongs to, as Ray finds it; "auto" if it finds none."""
+    with contextlib.suppress(ImportError, AttributeError, ConnectionError):
+        from ray._private.services import get_ray_address_from_environment
+
+        return get_ray_address_from_environment("auto", None) or "auto"
+    return "auto"
+
+
 def _connect(address: str) -> None:
     """Connect to a cluster, unless this process is; raise a sentence if there is none."""
     if find_spec("ray") is None:
@@ -375,30 +388,31 @@ def _connect(address: str) -> None:
 
     if ray.is_initialized():
         connected = ray.get_runtime_context().gcs_address
-        if address not in ("auto", connected):
+        if address not in ("auto", connected, *_joined.get(connected, ())):
             raise ClusterError(
                 f"This process is connected to the Ray cluster at {connected}: expected {address}. Run ray.shutdown() "
                 "first."
             )
         return
-    place = _host_and_port(address)
+    told = _own_address() if address == "auto" else address
+    place = _host_and_port(told)
     if place is not None:
         try:
             socket.create_connection(place, REACHED).close()
         except OSError as error:
             raise ClusterError(
-                f"No Ray cluster answers at {address} ({error}): expected the host:port of its head. Start one by ray "
+                f"No Ray cluster answers at {told} ({error}): expected the host:port of its head. Start one by ray "
                 "start --head, or check the address."
             ) from error
         # Ray waits long for a head that is none, and may end the process: another one asks first.
-        asked = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
+        asked = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", told]
         try:
             healthy = subprocess.run(asked, capture_output=True, timeout=ANSWERED, check=False).returncode == 0
         except subprocess.TimeoutExpired:
             healthy = False
         if not healthy:
             raise ClusterError(
-                f"What answers at {address} is no head of a Ray cluster of version {ray.__version__}: expected its "
+                f"What answers at {told} is no head of a Ray cluster of version {ray.__version__}: expected its "
                 "host:port. Check the address and the versions."
             )
     try:
@@ -408,6 +422,7 @@ def _connect(address: str) -> None:
             f"This machine cannot join the Ray cluster at {address} ({_short(error)}): expected one that it belongs "
             "to. Run ray start --address=host:port here first, with the same versions of Ray and Python."
         ) from error
+    _joined.setdefault(ray.get_runtime_context().gcs_address, set()).add(address)
 
 
 def _entry() -> Any:
