@@ -706,9 +706,15 @@ class _made:
     """A folder that is made under another name, and renamed when it is complete; else it is removed."""
 
     def __init__(self, target: Path) -> None:
-        self.target, self.partial = target, target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
+        self.begun, self.target = f".{target.name}.{socket.gethostname()}.", target
+        self.partial = target.with_name(f"{self.begun}{os.getpid()}.{uuid.uuid4().hex}.part")
 
     def __enter__(self) -> Path:
+        # What processes of this machine that were killed have left.
+        for path in self.target.parent.glob(f"{glob.escape(self.begun)}*.part"):
+            process = path.name.removeprefix(self.begun).partition(".")[0]
+            if process.isdecimal() and not _runs(int(process)):
+                shutil.rmtree(path, ignore_errors=True)
         try:
             self.partial.mkdir()
         except OSError as error:
@@ -729,6 +735,19 @@ class _made:
             raise StoreError(
                 f"{self.target} cannot be written ({error.strerror or error}): free some space, or name another folder."
             ) from error
+
+
+def _runs(process: int) -> bool:
+    """Whether a process of this machine runs, as far as is known."""
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def _checksum(path: Path) -> int:
