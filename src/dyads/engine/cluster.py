@@ -505,9 +505,15 @@ class ClusterBound(Bound):
         return self._shards[role]
 
     def _cut(self, role: Role) -> list[tuple[Shard, Owners, list[list[Bounds]]]]:
-        found, begin = [], 0
-        for shard in self.orders.of(role):
-            lines = self.lines("by-column" if role == Role.COL else "by-row", begin, shard.dyads)
+        found, begin, order = [], 0, "by-column" if role == Role.COL else "by-row"
+        shards = self.orders.of(role)
+        if order in self.dyads.home.unsent:
+            raise StoreError(
+                f"Workers read the order {order!r} of a store, and it cannot be copied there: "
+                f"{self.dyads.home.unsent[order]} The key must also be able to write, for the first fit."
+            )
+        for shard in shards:
+            lines = self.lines(order, begin, shard.dyads)
             codes = (shard.first, shard.first + len(shard))
             found.append((shard, Owners(lines, role, codes, (0, len(shard))), self._divided(shard)))
             begin += len(shard.dyads)

@@ -343,7 +343,7 @@ def introduced(store: str | None = None, trial: bool = False) -> dict[str, Any]:
     said: dict[str, Any] = {"name": found.name, "versions": found.versions, "processor": found.processor}
     if store is not None:
         try:
-            said["pairs"] = reached(store)
+            said["pairs"], said["store"] = reached(store)
         except StoreError as error:
             said["error"] = str(error)
     if trial:
