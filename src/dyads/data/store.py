@@ -340,7 +340,9 @@ class Store(Pairs):
         if matrix is not None:
             side = side._replace(dyad=_mapped_matrix(folder, manifest, matrix.shape))
         n, names = len(dyads), [column for column in COLUMNS if getattr(dyads, column) is not None]
-        arrays = {column: _mapped(folder, f"{column}.npy", manifest, (n,), DTYPES[column]) for column in names}
+        arrays: dict[str, Any] = {}
+        for column in names:
+            arrays[column] = _mapped(folder, f"{column}.npy", manifest, (n,), DTYPES[column])
         place = _mapped(folder, "place.npy", manifest, (n,), np.int64)
         # Kernels trust that dyads are grouped by owner, and where each was before.
         owner = {"by-row": arrays["row"], "by-column": arrays["col"]}.get(name)
@@ -861,7 +863,8 @@ def _remedy(folder: Path) -> str:
 
 def _is_of_a_store(manifest: dict[str, Any]) -> bool:
     """Whether a manifest is that of a store of this version, and says what it should."""
-    columns, features = manifest.get("columns"), manifest.get("features", [])
+    columns: Any = manifest.get("columns")
+    features: Any = manifest.get("features", [])
     named = isinstance(columns, dict) and {*COLUMNS[:3]} <= {*columns} <= {*COLUMNS}
     return (
         (manifest.get("format"), manifest.get("version")) == ("dyads store", VERSION)
@@ -906,7 +909,8 @@ def _mapped(folder: Path, name: str, manifest: dict[str, Any], shape: tuple[int,
     _check_file(folder, name, manifest)
     try:
         array: Array = np.lib.format.open_memmap(folder / name, mode="r")
-    except (OSError, ValueError, TypeError, OverflowError) as error:
+    except Exception as error:
+        # The header is Python, and NumPy raises what Python's tokenizer and parser do.
         raise StoreError(f"{folder / name} holds no array ({str(error)[:100]}): {_remedy(folder)}.") from error
     if array.shape != shape or array.dtype not in dtypes:
         raise StoreError(
