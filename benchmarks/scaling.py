@@ -189,9 +189,9 @@ def report(store, sweeps, raw):
     opened = dyads.Store(store)
     size, n_sweeps = (len(opened), len(opened.rows), len(opened.cols)), sweeps - 1
     cpu = {n: fit(store, dyads.CPU(n), sweeps) for n in (1, 2)}
-    ray, bandwidth = {}, 0.0
-    for n in (1, 2):
-        ray[n], bandwidth = on_ray(store, n, sweeps)
+    # The costs are those of one worker, and so is the bandwidth.
+    (one, bandwidth), (two, _) = (on_ray(store, n, sweeps) for n in (1, 2))
+    ray = {1: one, 2: two}
     same = all(np.array_equal(one.theta, cpu[1].theta) for one in (cpu[2], *ray.values()))
     costs = costs_of(ray[1], n_sweeps, bandwidth)
     print(

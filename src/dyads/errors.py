@@ -69,6 +69,10 @@ class NotConvergedWarning(UserWarning):
     """The solver stopped before it reached its tolerance."""
 
 
+class ClusterWarning(UserWarning):
+    """The machines of a cluster have processors of several kinds, whose results may differ in rounding."""
+
+
 class CheckpointWarning(UserWarning):
     """A checkpoint holds more sweeps than the fit asks for."""
 

@@ -1,10 +1,10 @@
 """`make chaos`: kills at random moments and flipped bytes, and what comes of them. Some ten minutes.
 
-Encoding and fits, one of each solver, are killed with SIGKILL at random moments and started again until they end:
-the model must be that of a fit that was left alone. Then one long fit of each solver, and one search by
-cross-validation, is killed several times, each time after it has gone on from its checkpoint. Bytes of stores and
-checkpoints are flipped: a fit must end in the right model, or in an error of dyads that names the file; never in
-another exception, a wrong model or a hang.
+Encoding, fits, one of each solver, and a search by cross-validation are killed with SIGKILL at random moments and
+started again until they end: the model must be that of a fit that was left alone. Then one long fit of each
+solver, and one search by cross-validation, is killed several times, each time after it has gone on from its
+checkpoint. Bytes of stores and checkpoints are flipped: a fit must end in the right model, or in an error of dyads
+that names the file; never in another exception, a wrong model or a hang.
 
 python tests/chaos/run.py [--kills 100] [--resumes 10] [--flips 1000] [--seed 0]
 """
@@ -48,9 +48,16 @@ SECONDS = 300
 
 
 def model_of(task):
-    """The model of a task: a solver, "long" and a solver, or "long search"."""
-    if task == "long search":
-        return dyads.LFLOrdinalCV(2, solver=dyads.SGD(30), cv=2, random_state=0, engine=dyads.CPU(1), n_jobs=1)
+    """The model of a task: a solver or "search"; with "long" before it, one of a longer fit."""
+    if task.endswith("search"):
+        return dyads.LFLOrdinalCV(
+            2,
+            solver=dyads.SGD(30 if task.startswith("long") else 5),
+            cv=2,
+            random_state=0,
+            engine=dyads.CPU(1),
+            n_jobs=1,
+        )
     *long, solver = task.split()
     l2 = None if solver == "gibbs" else 5.0
     chosen = (LONG if long else SOLVERS)[solver]
@@ -85,6 +92,38 @@ def started(task, folder):
     )
 
 
+def ends(process):
+    """Wait for a process; whether it ends in time."""
+    try:
+        process.communicate(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return False
+    return True
+
+
+class Hangs(BaseException):
+    """What a fit of this process ends in if it takes too long; no handler of errors takes it for one."""
+
+
+@contextlib.contextmanager
+def limited():
+    """Raise `Hangs` after `SECONDS`; a fit that does not return to Python then ends the run, by a second signal."""
+
+    def raised(*_):
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(SECONDS)
+        raise Hangs
+
+    signal.signal(signal.SIGALRM, raised)
+    signal.alarm(SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+
+
 def same(first, second):
     return all(
         np.array_equal(one.theta, other.theta)
@@ -96,10 +135,11 @@ def kills(folder, task, n, rng):
     """Kill a task n times, starting it again after each; it starts anew when it ends."""
     outcome = Counter()
     whole = None if task == "encode" else model_of(task).fit(dyads.Store(folder / "store"), checkpoint=folder / "whole")
-    (folder / "whole").unlink(missing_ok=True)
+    for path in folder.glob("whole*"):
+        path.unlink()
     began = time.perf_counter()
-    process = started(task, folder)
-    process.communicate(timeout=SECONDS)
+    if not ends(started(task, folder)):
+        return Counter(hang=1)
     longest = time.perf_counter() - began
     clear(folder, task)
     while outcome["killed"] < n:
@@ -115,10 +155,7 @@ def kills(folder, task, n, rng):
         outcome += judged(process, folder, task, whole)
         clear(folder, task)
     process = started(task, folder)
-    try:
-        process.communicate(timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
+    if not ends(process):
         return outcome + Counter(hang=1)
     outcome += judged(process, folder, task, whole)
     clear(folder, task)
@@ -197,10 +234,14 @@ def flips(folder, n, rng):
         try:
             # A fit whose checkpoint is complete would not read the store.
             resumed = kept if path == kept else None
-            again = dyads.LFLOrdinal(**model.get_params(deep=False)).fit(dyads.Store(store), checkpoint=resumed)
+            with limited():
+                again = dyads.LFLOrdinal(**model.get_params(deep=False)).fit(dyads.Store(store), checkpoint=resumed)
             outcome["right" if same(again, whole) else "WRONG"] += 1
         except DyadsError:
             outcome["error with a sentence"] += 1
+        except Hangs:
+            outcome["hang"] += 1
+            print(path.name, "hangs")
         except Exception as error:
             outcome["traceback"] += 1
             print(path.name, repr(error)[:200])
@@ -227,7 +268,7 @@ def main():
         for part in range(3):
             table[part::3].to_parquet(folder / "tables" / f"{part}.parquet", index=False)
         encode(folder, "store")
-        tasks = ("encode", *SOLVERS) if given.kills else ()
+        tasks = ("encode", *SOLVERS, "search") if given.kills else ()
         for task in tasks:
             outcome = kills(folder, task, -(-given.kills // len(tasks)), rng)
             print(f"kills, {task}: {dict(outcome)}", flush=True)
@@ -239,7 +280,7 @@ def main():
             bad += outcome != "right" or killed < given.resumes
         outcome = flips(folder, given.flips, rng) if given.flips else Counter()
         print(f"flips: {dict(outcome)}", flush=True)
-        bad += outcome["WRONG"] + outcome["traceback"]
+        bad += outcome["WRONG"] + outcome["traceback"] + outcome["hang"]
     sys.exit(1 if bad else 0)
 
 

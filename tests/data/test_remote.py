@@ -8,8 +8,12 @@ from pyarrow import fs
 import dyads
 from dyads.data import remote
 from dyads.data.store import MANIFEST, Store, checksum_of, read_lines
+from dyads.engine import cluster
 from dyads.errors import StoreError
-from engine.test_cluster import machines  # noqa: F401  # A fixture.
+from dyads.model.loss import Log
+from dyads.model.parameters import Role
+from engine.test_cluster import InProcess, machines  # noqa: F401  # A fixture.
+from problems import STRUCTURES, make_objective
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +51,7 @@ def fitted(store, engine="cpu"):
     return dyads.LFLOrdinal(2, l2=3.0, solver=dyads.Newton(2, tol=0.0), random_state=0, engine=engine).fit(store)
 
 
+@pytest.mark.filterwarnings("ignore::dyads.errors.NotConvergedWarning")
 def test_a_store_of_object_storage_gives_the_model_of_the_folder_and_keeps_its_orders_there(server, local, tmp_path):
     address = sent(local, f"s3://testing:testing@bucket/ratings.store{server}")
     first, away = fitted(local), Store(address)
@@ -61,6 +66,43 @@ def test_a_store_of_object_storage_gives_the_model_of_the_folder_and_keeps_its_o
     again = Store(address)
     in_order, _ = again.in_order("by-row", again.dyads, iter(()))
     np.testing.assert_array_equal(in_order.row, np.sort(local.dyads.row))
+
+
+def test_an_order_that_was_not_sent_whole_is_sent_by_the_next_fit(server, local, monkeypatch):
+    address = sent(local, f"s3://testing:testing@bucket/half.store{server}")
+    send, store = remote.send, Store(address)
+
+    def refused(address, folder, names, where):
+        send(address, folder, list(names)[:1], where)
+        raise StoreError("s3://bucket/half.store cannot be reached (access denied).")
+
+    def parts():
+        yield np.argsort(store.dyads.row, kind="stable")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(remote, "send", refused)
+        in_order, _ = store.in_order("by-row", store.dyads, parts())
+        np.testing.assert_array_equal(in_order.row, np.sort(local.dyads.row))
+        # The cluster engine, whose workers read the order there, says why it cannot.
+        objective = make_objective(STRUCTURES[0], Log(), store.dyads)
+        bound = cluster.ClusterBound(objective, store.dyads, None, InProcess())
+        with pytest.raises(StoreError, match=r"'by-row'.*access denied.*write"):
+            bound.shards(Role.ROW)
+    assert MANIFEST not in remote.files(address, "by-row")
+    Store(address).in_order("by-row", store.dyads, iter(()))
+    assert MANIFEST in remote.files(address, "by-row")
+
+
+def test_what_is_wrong_with_the_copy_of_a_store_says_to_delete_it(server, local, tmp_path):
+    address = sent(local, f"s3://testing:testing@bucket/damaged.store{server}")
+    path = Store(address).path
+    (path / "label.npy").write_bytes(b"damaged")
+    with pytest.raises(StoreError, match=f"label.npy is damaged.*delete the folder {path}, a copy"):
+        _ = Store(address).dyads
+    (tmp_path / "home" / ".cache" / "dyads" / "stores").rename(tmp_path / "elsewhere")
+    (tmp_path / "home" / ".cache" / "dyads" / "stores").write_text("a file")
+    with pytest.raises(StoreError, match=r"stores cannot be made.*expected a folder to write to"):
+        Store(address)
 
 
 def test_workers_read_parts_of_it_and_check_them(server, local):
@@ -87,3 +129,8 @@ def test_an_address_without_a_store_is_told_without_its_key(server, local):
     assert "secret" not in str(error.value)
     with pytest.raises(StoreError, match="no address of object storage"):
         Store("nowhere://bucket/store")
+    for secret in ("hid/den", "hid?den+", "hid@den"):
+        with pytest.raises(StoreError, match="write / as %2F") as error:
+            Store(f"s3://testing:{secret}@buck et/store?scheme=%zz")
+        assert "hid" not in str(error.value)
+        assert error.value.__suppress_context__

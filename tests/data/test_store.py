@@ -1,12 +1,15 @@
 """The store: the same model as from a table, bit for bit, and never a wrong one from a damaged file."""
 
 import contextlib
+import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +33,8 @@ from dyads import (
     evaluate,
     split,
 )
-from dyads.data.store import FOLDS, Store, scan
+from dyads.data.features import Encoder
+from dyads.data.store import FOLDS, Store, checksum_of, read_lines, scan
 from dyads.engine import passes
 from dyads.errors import InputError, StoreError
 from dyads.report import doctor
@@ -159,6 +163,70 @@ def test_one_set_and_relations_come_from_a_store_too(tmp_path):
     )
     with pytest.raises(InputError, match="has no column of relations"):
         LFLRelational(1).fit(plain)
+
+
+def forged(folder, name, change):
+    """Change an array of a folder of a store, and write right checksums."""
+    array = np.load(folder / f"{name}.npy")
+    np.save(folder / f"{name}.npy", change(array))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["checksum"]
+    manifest["files"][f"{name}.npy"] = zlib.crc32((folder / f"{name}.npy").read_bytes())
+    manifest["checksum"] = zlib.crc32(json.dumps(manifest, sort_keys=True).encode())
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.filterwarnings("ignore::dyads.errors.NotConvergedWarning")
+def test_codes_beyond_their_vocabulary_are_refused_before_a_kernel_reads_them(made, tmp_path):
+    for n, (order, name, change, said) in enumerate(
+        (
+            (
+                "",
+                "row",
+                lambda codes: np.where(np.arange(len(codes)) == 7, 10**9, codes).astype(np.int32),
+                "without an id",
+            ),
+            ("", "col", lambda codes: codes.astype(float), "float64"),
+            ("", "label", lambda codes: codes[:-1], "shape"),
+            ("by-row", "row", lambda codes: codes[::-1], "order of its name"),
+            ("by-column", "place", lambda places: places + 1, "order of its name"),
+        )
+    ):
+        folder = shutil.copytree(made.path, tmp_path / str(n))
+        model = clone(SOLVERS["lbfgs"])
+        if order:
+            model.fit(Store(folder))
+        forged(folder / order, name, change)
+        with pytest.raises(StoreError, match=said):
+            model.fit(Store(folder))
+
+
+def test_a_worker_maps_a_file_once_however_many_parts_it_reads(made):
+    row = made.dyads.row
+    first, second = (
+        read_lines(made.location, "", ["row"], begin, begin + 100, checksum_of([row[begin : begin + 100]]))["row"]
+        for begin in (0, 3000)
+    )
+    assert second.ctypes.data - first.ctypes.data == 3000 * row.itemsize
+
+
+def test_what_a_killed_process_has_left_is_removed_when_its_store_is_made_again(tmp_path):
+    killed = subprocess.Popen([sys.executable, "-c", ""])
+    killed.wait()
+    for process in (killed.pid, os.getpid()):
+        (tmp_path / f".store.{socket.gethostname()}.{process}.0a.part").mkdir()
+    scan(written(ratings(200), tmp_path / "tables", "parquet"), **NAMES, to=tmp_path / "store")
+    assert sorted(path.name for path in tmp_path.glob(".store*")) == [
+        f".store.{socket.gethostname()}.{os.getpid()}.0a.part"
+    ]
+
+
+def test_encoded_features_of_another_encoder_are_not_taken(tmp_path):
+    table = ratings(400).assign(price=np.arange(400) % 7.0)
+    store = scan(written(table, tmp_path / "tables", "parquet"), **NAMES, features=["price"], to=tmp_path / "store")
+    first, second = (Encoder.learn_columns({"price": pa.array(prices)}) for prices in ([1.0, 2.0], [1.0, 9.0]))
+    assert abs(store.encoded(first) - store.encoded(second)).sum() > 0
+    assert abs(store.encoded(first) - first.encode_columns(store.features)).sum() == 0
 
 
 def same_codes(pairs, others):

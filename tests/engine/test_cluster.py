@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,9 @@ from dyads import CPU, LBFGS, Gibbs, LFLClassifier, LFLLink, LFLOrdinal, Newton,
 from dyads.data.codes import Vocabulary
 from dyads.data.store import Pairs
 from dyads.engine import cluster, host, orders, sums, worker
-from dyads.errors import ClusterError, InputError, StoreError
+from dyads.errors import ClusterError, ClusterWarning, InputError, StoreError
+from dyads.estimators import lfl
+from dyads.learn import training
 from dyads.model.loss import Log
 from dyads.model.parameters import Role
 from dyads.model.streams import Key, Stream
@@ -104,7 +107,7 @@ def test_tasks_have_the_bits_of_the_cpu_engine(in_process, structure, weighted, 
     assert min(counts.values()) >= 4, counts
 
 
-def test_what_cannot_be_divided_is_refused_with_what_can(in_process, tmp_path):
+def test_what_cannot_be_divided_is_refused_with_what_can(in_process, tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     X, y = rng.integers(0, 9, (60, 2)), rng.integers(1, 4, 60)
     point = {"rank": 1, "l2": 1.0, "engine": Ray()}
@@ -118,8 +121,28 @@ def test_what_cannot_be_divided_is_refused_with_what_can(in_process, tmp_path):
     store = stored(make_dyads(), tmp_path / "store")
     with pytest.raises(InputError, match=r"no SGD.*'newton', 'gibbs' or 'lbfgs'"):
         LFLClassifier(**point, solver="sgd").fit(store)
+    with pytest.raises(InputError, match=r"no SGD.*epochs=0"):
+        LFLClassifier(**point, solver=Newton(epochs=8)).fit(store)
+    # A large store would be fitted by SGD: that is told before penalties are searched for.
+    monkeypatch.setattr(training, "FULL_BATCH_WORK", 0)
+    monkeypatch.setattr(lfl, "chosen_l2", None)
+    with pytest.raises(InputError, match="no SGD"):
+        LFLClassifier(1, solver="point", engine=Ray()).fit(store)
     with pytest.raises(InputError, match="early_stopping"):
         LFLClassifier(**point, solver="newton", early_stopping=0.1).fit(store)
+
+
+def test_new_ids_are_folded_in_on_this_machine(in_process):
+    rng = np.random.default_rng(0)
+    X, y = rng.integers(0, 9, (60, 2)), rng.integers(0, 2, 60)
+    models = [LFLClassifier(1, l2=1.0, solver="lbfgs", random_state=0).fit(X, y) for _ in range(2)]
+    models[1].engine = Ray()
+    proba = []
+    for model in models:
+        supposed = model.suppose(X[:1], 1 - y[:1])
+        model.fold_in([[100, 1], [100, 2]], [0, 1])
+        proba.append([supposed.predict_proba(X[:1]), model.predict_proba([[100, 3]])])
+    np.testing.assert_array_equal(proba[0], proba[1])
 
 
 def test_a_worker_that_reads_another_store_says_so(in_process, tmp_path):
@@ -134,7 +157,22 @@ def test_a_worker_that_reads_another_store_says_so(in_process, tmp_path):
         problem.loss(theta)
 
 
-def test_a_cluster_that_is_not_there_is_told_at_once():
+def test_what_a_worker_keeps_is_bounded_and_what_it_computes_of_a_shard_is_kept(tmp_path, monkeypatch):
+    made = make_dyads(n=700, n_rows=30, n_cols=20, n_relations=3)
+    store = stored(made, tmp_path / "store")
+    bound = cluster.ClusterBound(make_objective(STRUCTURES[0], Log(), store.dyads), store.dyads, None, InProcess())
+    ((_, owners, _),) = bound.shards(Role.ROW)
+    shard = worker.shard_of(owners)
+    assert worker.shard_of(owners) is shard
+    assert shard.by_relation is worker.shard_of(owners).by_relation
+    monkeypatch.setattr(worker, "KEPT_BYTES", 0)
+    of_shard = weakref.ref(shard.dyads)
+    del shard
+    worker.dyads_of(bound.lines("", 0, store.dyads))
+    assert of_shard() is None
+
+
+def test_a_cluster_that_is_not_there_is_told_at_once(monkeypatch):
     pytest.importorskip("ray")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -142,6 +180,10 @@ def test_a_cluster_that_is_not_there_is_told_at_once():
         began = time.perf_counter()
         with pytest.raises(ClusterError, match=f"No Ray cluster answers at {address}"):
             cluster.Cluster.at(Ray(address))
+        # The address that Ray would find by itself is asked, too: Ray waits long.
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(ClusterError, match=f"No Ray cluster answers at {address}"):
+            cluster.Cluster.at(Ray())
         assert time.perf_counter() - began < 20
     for wrong in ("somewhere", "ray://head:10001", "head:0", 6379):
         with pytest.raises(InputError, match="host:port"):
@@ -247,6 +289,16 @@ def test_a_fit_on_a_cluster_is_that_of_this_machine_also_when_workers_and_nodes_
 
 @SLOW
 @pytest.mark.xdist_group("ray")
+def test_an_address_joins_twice(machines):
+    _, port = machines.address.split(":")
+    for _ in range(2):
+        cluster.Cluster.joined(Ray(f"localhost:{port}"))
+    with pytest.raises(ClusterError, match=r"is connected.*ray\.shutdown"):
+        cluster.Cluster.joined(Ray("elsewhere:1"))
+
+
+@SLOW
+@pytest.mark.xdist_group("ray")
 def test_lost_objects_and_workers_that_hang(machines, table):
     import ray
 
@@ -263,6 +315,16 @@ def test_lost_objects_and_workers_that_hang(machines, table):
     assert joined.run("numpy:max", "max", [shared], [(), ()]) == [1.0, 1.0]
     with pytest.raises(ClusterError, match=r"no task in 8 s.*checkpoint"):
         joined.run("select:select", "hang", [], [((), (), 600)])
+
+
+def test_processors_of_several_kinds_are_told(monkeypatch):
+    said = {"processors": 1, "name": "other", "versions": worker.machine().versions}
+    kinds = [said | {"processor": kind} for kind in ("znver4", "skylake")]
+    monkeypatch.setattr(InProcess, "machines", lambda self: kinds)
+    joined = InProcess()
+    joined.here = worker.machine()
+    with pytest.warns(ClusterWarning, match="skylake, znver4"):
+        joined.check()
 
 
 @SLOW

@@ -1,4 +1,4 @@
-"""Mutations of model files, checkpoints and tables, each a function of one random generator.
+"""Mutations of model files, checkpoints, stores and tables, each a function of one random generator.
 
 A *structural* mutation changes what a file says (a value, a key, an array, an offset) and writes it with right
 checksums. A *raw* mutation changes bytes and leaves the checksums as they are.
@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import zipfile
+import zlib
 
 import numpy as np
 
@@ -83,6 +84,78 @@ def structural(content, rng):
         else:
             header = rng
     return packed(manifest, arrays, header)
+
+
+def folder_packed(folder):
+    """The files of a folder as one."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            archive.write(path, path.relative_to(folder))
+    return file.getvalue()
+
+
+def folder_unpacked(content, folder):
+    """Write the files of a folder."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        archive.extractall(folder)
+
+
+def store(content, rng):
+    """A store with one or two changes to manifests, arrays and ids; three times in four with right checksums."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    is_right = rng.random() < 0.75
+    for _ in range(int(rng.integers(1, 3))):
+        name = list(files)[int(rng.integers(len(files)))]
+        part, _, file = name.rpartition("/")
+        if file == "manifest.json":
+            changed = _changed_json(json.loads(files[name]), rng)
+            files[name] = json.dumps(changed).encode()
+        elif file.endswith(".npy") and rng.random() < 0.9:
+            arrays = {
+                other: np.load(io.BytesIO(data))
+                for other, data in files.items()
+                if other.endswith(".npy") and other.rpartition("/")[0] == part
+            }
+            for other, array in _changed_arrays(arrays, rng).items():
+                out = io.BytesIO()
+                np.save(out, array)
+                files[other] = out.getvalue()
+        else:
+            files[name] = raw(files[name], rng)
+            # What is no array any more cannot be changed as one.
+            break
+    for name in [name for name in files if name.endswith("manifest.json")] if is_right else ():
+        manifest, part = json.loads(files[name]), name.removesuffix("manifest.json")
+        if isinstance(manifest, dict) and isinstance(manifest.get("files"), dict):
+            for other in manifest["files"]:
+                manifest["files"][other] = zlib.crc32(files.get(f"{part}{other}", b""))
+            manifest.pop("checksum", None)
+            manifest["checksum"] = zlib.crc32(json.dumps(manifest, sort_keys=True).encode())
+            files[name] = json.dumps(manifest).encode()
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return file.getvalue()
+
+
+def without(content, columns, features):
+    """A store, as packed, without the names of some columns, and of features or not."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        files = {name: archive.read(name) for name in archive.namelist() if "/" not in name}
+    manifest = json.loads(files["manifest.json"])
+    del manifest["checksum"]
+    manifest["columns"] = {name: column for name, column in manifest["columns"].items() if name not in columns}
+    manifest["features"] = manifest["features"] if features else []
+    manifest["checksum"] = zlib.crc32(json.dumps(manifest, sort_keys=True).encode())
+    files["manifest.json"] = json.dumps(manifest).encode()
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return file.getvalue()
 
 
 def raw(content, rng):

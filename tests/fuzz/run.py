@@ -1,4 +1,4 @@
-"""Fuzzing of model files, checkpoints and tables: `python tests/fuzz/run.py`, or `make fuzz`.
+"""Fuzzing of model files, checkpoints, stores and tables: `python tests/fuzz/run.py`, or `make fuzz`.
 
 Each case is a number: mutation `case` of a target is the same on every machine. Cases run in batches, each in a process
 of its own, so that a crash of the interpreter is seen. A failure is one of: a crash; more than `SECONDS` or `MEGABYTES`
@@ -10,6 +10,7 @@ import json
 import mmap
 import os
 import resource
+import shutil
 import signal
 import struct
 import sys
@@ -21,9 +22,11 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 import dyads
-from dyads.errors import InputError, ModelFileError
+from dyads.errors import DyadsError, InputError, ModelFileError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from fuzz import mutations
@@ -162,6 +165,36 @@ class CheckpointFile:
             raise ArithmeticError(f"probabilities {proba[0]}")
 
 
+class StoreFolder:
+    """A store with weights, features of pairs and orders; a fit reads all of it."""
+
+    allowed = (DyadsError,)
+    mutate = staticmethod(mutations.store)
+
+    def __init__(self, folder):
+        X, rng = _pairs(8)
+        table = {**X, "label": rng.integers(1, 4, 120), "often": rng.integers(1, 3, 120) / 2}
+        table |= {"price": rng.normal(size=120), "device": rng.choice(["tv", "phone"], 120)}
+        pq.write_table(pa.table(table), folder / "pairs.parquet")
+        names = {"row": "user", "col": "item", "label": "label", "weight": "often", "features": ["price", "device"]}
+        self.fit(dyads.scan(folder / "pairs.parquet", **names, to=folder / "pairs.store"))
+        self.content = mutations.folder_packed(folder / "pairs.store")
+
+    def fit(self, store):
+        for solver in (dyads.SGD(1), dyads.LBFGS(1)):
+            model = dyads.LFLClassifier(1, l2=1.0, solver=solver, random_state=0, engine=dyads.CPU(1)).fit(store)
+            if not np.isfinite(model.record_.draws[0].theta).all():
+                raise ArithmeticError("parameters that are not finite")
+
+    def __call__(self, path):
+        folder = path.with_name(f"{path.name}.store")
+        mutations.folder_unpacked(path.read_bytes(), folder)
+        try:
+            self.fit(dyads.Store(folder))
+        finally:
+            shutil.rmtree(folder)
+
+
 class TableFile:
     """A table of pairs, which the command predicts and fits; whatever is in it, the command ends with a sentence."""
 
@@ -179,14 +212,9 @@ class TableFile:
         self.content = "\n".join(["user,item,label", *(f"u{u},{i},{y}" for u, i, y in rows), ""]).encode()
         self.model = folder / "table.dyads"
         if suffix == ".parquet":
-            import pyarrow as pa
-            import pyarrow.parquet as pq
-
             pq.write_table(pa.table({**X, "label": label}), self.path)
             self.content, self.mutate = self.path.read_bytes(), mutations.raw
         elif suffix == ".arrow":
-            import pyarrow as pa
-
             with pa.ipc.new_file(self.path, pa.table({**X, "label": label}).schema) as writer:
                 writer.write_table(pa.table({**X, "label": label}))
             self.content, self.mutate = self.path.read_bytes(), mutations.raw
@@ -294,10 +322,14 @@ def targets(folder, kinds=tuple(MODELS), tables=True):
         made[f"{kind}, raw"] = ModelFile(kind, mutations.raw, folder)
     made["checkpoint, structural"] = CheckpointFile(mutations.structural, folder)
     made["checkpoint, raw"] = CheckpointFile(mutations.raw, folder)
+    made["store"] = StoreFolder(folder)
     if tables:
         made |= {f"table{suffix}": TableFile(folder, suffix) for suffix in (".csv", ".parquet", ".arrow")}
     for target in made.values():
         contents = [target.content]
+        if isinstance(target, StoreFolder):
+            dropped = (((), False), (("weight",), True), (("weight",), False))
+            contents += [mutations.without(target.content, *parts) for parts in dropped]
         if isinstance(target, ModelFile):
             # A mutation may select kernels for another precision, or for one draw: these are compiled here.
             manifest, arrays = mutations.unpacked(target.content)
@@ -315,7 +347,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--structural", type=int, default=100_000, help="structural mutations of model files")
     parser.add_argument("--raw", type=int, default=100_000, help="raw mutations of model files")
-    parser.add_argument("--others", type=int, default=2_000, help="mutations of checkpoints and tables, each kind")
+    parser.add_argument(
+        "--others", type=int, default=2_000, help="mutations of checkpoints, stores and tables, each kind"
+    )
     parser.add_argument("--seed", type=int, default=0, help="first case; cases of different seeds do not overlap")
     parser.add_argument("--only", default="", help="targets whose name contains this")
     parser.add_argument("--minutes", type=float, default=60, help="stop after this time")

@@ -7,7 +7,7 @@ import pytest
 
 from fuzz import run
 
-CASES = {"structural": 600, "raw": 300, "checkpoint": 100, "table": 100}
+CASES = {"store": 200, "structural": 600, "raw": 300, "checkpoint": 100, "table": 100}
 
 
 @pytest.mark.slow

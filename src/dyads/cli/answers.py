@@ -1,11 +1,13 @@
 """Subcommands that ask a model: predict, evaluate, recommend, similar, explain."""
 
+import hashlib
+import json
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
@@ -34,8 +36,8 @@ from dyads.cli.inputs import (
     read_labelled,
     types_of,
 )
-from dyads.cli.options import TableCommand, given_dialect
-from dyads.data.files import DELIMITERS, as_ids, check_columns, format_of
+from dyads.cli.options import TableCommand, given_dialect, use_dialect
+from dyads.data.files import DELIMITERS, Dialect, as_ids, check_columns, format_of, replacing
 from dyads.data.tables import as_arrow
 from dyads.errors import InputError, UnknownIdWarning, counted
 
@@ -51,7 +53,7 @@ class Side(StrEnum):
 
 
 class Where(StrEnum):
-    """Engines of `dyads predict`."""
+    """Engines of `dyads predict` and `dyads recommend`."""
 
     cpu = "cpu"
     ray = "ray"
@@ -64,6 +66,10 @@ Address = Annotated[
         help="Address of the head of the Ray cluster, host:port [default: auto].",
         show_default=False,
     ),
+]
+Timeout = Annotated[
+    float,
+    typer.Option("--engine-timeout", help="Seconds after which a cluster that finishes no task is given up."),
 ]
 
 
@@ -96,16 +102,32 @@ def predict(
         Where, typer.Option(help="Where to predict the files of a folder: on this machine, or on a Ray cluster.")
     ] = Where.cpu,
     engine_address: Address = "auto",
+    engine_timeout: Timeout = 600.0,
     force: Force = False,
 ) -> None:
     """Predict the labels of pairs, in constant memory. Writes the id columns, then the outputs chosen by --give.
 
     The label is the prediction of the model; mode, median and mean are those of its probabilities. Of a folder each
     file is predicted to one of the same name in the folder --output, which is renamed when it is complete; those that
-    are there are left alone, so that the same command goes on after an interruption.
+    are there are left alone, so that the same command goes on after an interruption. Files of another model, or of
+    other options, are refused.
     """
     if os.path.isdir(data):
-        predict_folder(model_file, data, output, give, (row_features, col_features), engine, engine_address, force)
+        target = Path(output).resolve()
+        if target == Path(data).resolve():
+            raise Usage(f"The output {output} is also the folder of the pairs: choose another one.")
+        parts = sorted(path for path in Path(data).resolve().iterdir() if path.suffix == ".parquet")
+        if not parts:
+            raise Usage(f"The folder {data} has no Parquet files: expected some, whose names end in .parquet.")
+        model = load_model(model_file)
+        outputs = _outputs(model, give)
+        job = Job.of("predict", model_file, (row_features, col_features), {"give": sorted(outputs)})
+        tasks = {part.name: (str(part), outputs) for part in parts}
+        spread = Spread(engine, engine_address, engine_timeout)
+        results = _in_parts(job, predict_part, tasks, output, force, spread)
+        done, unknown = (sum(counts) for counts in zip(*results, strict=True)) if results else (0, 0)
+        _tell_unknown(model, done, unknown)
+        console.say(f"Wrote {counted(len(results), 'file')} with {counted(done, 'pair')} to {output}.")
         return
     if engine != Where.cpu:
         raise Usage(f"--engine {engine} predicts folders of Parquet files, and {data} is none: name one, or omit it.")
@@ -185,73 +207,141 @@ def predict_file(
     return done, unknown
 
 
-def predict_folder(
-    model_file: Path,
-    data: str,
-    output: str,
-    give: Sequence[Given] | None,
-    features: tuple[str | None, str | None],
-    engine: Where,
-    address: str,
-    force: bool,
-) -> None:
-    """Predict each Parquet file of a folder to a file of the same name in another; see `predict`."""
-    model = load_model(model_file)
-    outputs, target = _outputs(model, give), Path(output).resolve()
+def predict_part(_: tuple[()], job: "Job", output: str, part: str, outputs: list[str]) -> tuple[int, int]:
+    """Predict a file of a folder."""
+    model, features = job.ready()
+    return predict_file(model, part, output, outputs, features)
+
+
+# ---------------------------------------------------------------------------------------------------- folders of parts
+
+
+MARK = ".dyads.json"
+"""File of a folder of parts that says what they are of."""
+
+
+Part = Callable[..., Any]
+"""Computes a part, from no shared arrays, a `Job`, the path to write to and further arguments."""
+
+
+class Spread(NamedTuple):
+    """Where parts are computed: on this machine, or on a Ray cluster."""
+
+    engine: Where
+    address: str
+    timeout: float
+
+    def run(self, function: Part, tasks: list[tuple[Any, ...]], told: Callable[[int, int], None]) -> list[Any]:
+        """Run a function of this module on the arguments of each task."""
+        if self.engine == Where.cpu:
+            results = []
+            for task in tasks:
+                results.append(function((), *task))
+                told(len(results), len(tasks))
+            return results
+        from dyads.engine import Ray
+        from dyads.engine.cluster import Cluster
+
+        try:
+            cluster = Cluster.at(Ray(self.address, self.timeout))
+        except InputError as error:
+            raise Usage(str(error).replace("Ray got ", "Got --engine-", 1)) from error
+        return cluster.run(f"{function.__module__}:{function.__name__}", function.__name__, (), tasks, told)
+
+
+class Job(NamedTuple):
+    """What all parts of a folder are computed with: on workers, too, which read the same files.
+
+    Attributes
+    ----------
+    model, features : paths of the model file, and of tables of features
+    dialect : of these tables
+    about : what tells the job from others: its command and options, and checksums of its files
+    threads : that a task may use; None is all
+    """
+
+    model: str
+    features: tuple[str | None, str | None]
+    dialect: Dialect
+    about: dict[str, Any]
+    threads: int | None = None
+
+    @classmethod
+    def of(cls, command: str, model: Path, features: tuple[str | None, str | None], options: dict[str, Any]) -> "Job":
+        """Describe a job; `options` : those that its output depends on, as JSON values."""
+        row, col = (None if path is None else os.path.realpath(path) for path in features)
+        about = {
+            "command": command,
+            "model": _digest(model),
+            "row features": _digest(row),
+            "col features": _digest(col),
+        }
+        about["dialect"] = repr(given_dialect())
+        return cls(str(model.resolve()), (row, col), given_dialect(), about | options)
+
+    def ready(self) -> tuple[Any, dict[str, Any]]:
+        """Take the dialect; return the model and the features, which this process keeps for the next task."""
+        use_dialect(self.dialect)
+        key = json.dumps([self.about, self.threads])
+        if key not in _ready:
+            from dyads.engine import CPU
+
+            _ready.clear()
+            model = load_model(Path(self.model))
+            model.engine = CPU(self.threads)
+            _ready[key] = (model, new_features(model, *self.features))
+        return _ready[key]
+
+
+_ready: dict[str, tuple[Any, dict[str, Any]]] = {}
+"""What the last `Job` of this process needs."""
+
+
+def _digest(path: Any) -> str | None:
+    """Checksum of a file."""
+    if path is None or not os.path.isfile(path):
+        return None
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _in_parts(
+    job: Job, function: Part, tasks: Mapping[str, tuple[Any, ...]], output: str, force: bool, spread: Spread
+) -> list[Any]:
+    """Compute the parts of a folder that are not there, and return the results of these.
+
+    `tasks` : the arguments of the function for each part, by the name of its file. `force` : compute all anew.
+    """
+    target, mark = Path(output).resolve(), Path(output).resolve() / MARK
     if output == "-" or target.is_file():
-        raise Usage(f"The folder {data} is predicted to a folder: name one with --output.")
-    parts = sorted(path for path in Path(data).resolve().iterdir() if path.suffix == ".parquet")
-    if not parts:
-        raise Usage(f"The folder {data} has no Parquet files: expected some, whose names end in .parquet.")
-    if target == Path(data).resolve():
-        raise Usage(f"The output {output} is also the folder of the pairs: choose another one.")
+        raise Usage("The result is a folder of Parquet files: name one with --output.")
     target.mkdir(parents=True, exist_ok=True)
-    left = [part for part in parts if force or not (target / part.name).exists()]
-    if len(left) < len(parts):
-        console.say(f"{len(parts) - len(left)} of {counted(len(parts), 'file')} are there already, and left alone.")
-    tasks: list[tuple[Any, ...]] = [
-        (str(model_file.resolve()), str(part), str(target / part.name), outputs, features) for part in left
-    ]
-    with console.bar("Predicting") as update:
+    there = [name for name in tasks if (target / name).exists()]
+    if force:
+        for name in there:
+            (target / name).unlink()
+        there = []
+    elif there:
+        before = json.loads(mark.read_text()) if mark.exists() else {}
+        other = [name for name in sorted({*before, *job.about}) if before.get(name) != job.about.get(name)]
+        if other:
+            raise Usage(
+                f"The folder {output} holds files of another command (another {', '.join(other)}): expected those of "
+                "this one, to go on. Name another folder, or give --force to write all files anew."
+            )
+        console.say(f"{len(there)} of {counted(len(tasks), 'file')} are there already, and left alone.")
+    with replacing(mark) as file:
+        file.write(json.dumps(job.about, indent=1).encode())
+    if spread.engine == Where.ray:
+        # Ray runs a task on each processor.
+        job = job._replace(threads=1)
+    with console.bar("Computing") as update:
 
         def told(done: int, planned: int) -> None:
             update(done, planned, counted(done, "file"))
 
-        if engine == Where.ray:
-            from dyads.engine import Ray
-            from dyads.engine.cluster import Cluster
-
-            try:
-                cluster = Cluster.at(Ray(address))
-            except InputError as error:
-                raise Usage(str(error)) from error
-            results = cluster.run("dyads.cli.answers:predict_part", "predict", (), tasks, told)
-        else:
-            results = []
-            for task in tasks:
-                results.append(predict_part((), *task))
-                told(len(results), len(tasks))
-    done, unknown = (sum(counts) for counts in zip(*results, strict=True)) if results else (0, 0)
-    _tell_unknown(model, done, unknown)
-    console.say(f"Wrote {counted(len(left), 'file')} with {counted(done, 'pair')} to {output}.")
-
-
-def predict_part(
-    _: tuple[()], model_file: str, part: str, output: str, outputs: list[str], features: tuple[str | None, str | None]
-) -> tuple[int, int]:
-    """Predict a file of a folder, on this machine or on a worker, which keeps the model for the next."""
-    stamp = Path(model_file).stat() if os.path.exists(model_file) else None
-    key = (model_file, None if stamp is None else (stamp.st_mtime_ns, stamp.st_size), features)
-    if key not in _models:
-        _models.clear()
-        model = load_model(Path(model_file))
-        _models[key] = (model, new_features(model, *features))
-    model, read = _models[key]
-    return predict_file(model, part, output, outputs, read)
-
-
-_models: dict[Any, tuple[Any, Any]] = {}
-"""The model that this process predicts files with."""
+        left = [(job, str(target / name), *task) for name, task in tasks.items() if name not in there]
+        return spread.run(function, left, told)
 
 
 def evaluate(
@@ -363,46 +453,107 @@ def recommend(
     relation: Annotated[str | None, typer.Option(help="Relation, for a model of several relations.")] = None,
     row_features: RowFeatures = None,
     col_features: ColFeatures = None,
+    engine: Annotated[
+        Where,
+        typer.Option(help="Where to search: on this machine, or, to a folder of Parquet files, on a Ray cluster."),
+    ] = Where.cpu,
+    engine_address: Address = "auto",
+    engine_timeout: Timeout = 600.0,
     output: Output = "-",
     force: Force = False,
 ) -> None:
     """Recommend the best columns for each row, or the best rows for each column (--side col).
 
-    The table has the ids, under their own names, rank and value.
+    The table has the ids, under their own names, rank and value. With --engine ray, --output is a folder with a Parquet
+    file for each run of ids; those that are there are left alone, so that the same command goes on after an
+    interruption.
     """
     from dyads.data.files import open_writer
 
     inputs = (model_file, ids, exclude, candidates, row_features, col_features)
-    console.check_table_output(output, force, inputs)
+    features, spread = (row_features, col_features), Spread(engine, engine_address, engine_timeout)
+    asking = Asking(ids, id, side, n, by, exclude, with_seen, candidates, relation)
+    if engine == Where.cpu:
+        console.check_table_output(output, force, inputs)
     model = load_model(model_file)
-    vocabularies = model.record_.known.vocabularies
-    if (relation is not None) != (len(vocabularies) > 2):
+    if (relation is not None) != (len(model.record_.known.vocabularies) > 2):
         raise Usage("--relation is required for a model of several relations, and not allowed for any other.")
-    relations, others = vocabularies[-1], vocabularies[side == "row"]
-    asked = _asked(vocabularies[side == "col"], ids, id)
-    labels = {str(name): name for name in model.classes_.tolist()}
-    with console.warned(), console.bar("Ranking"):
-        try:
-            ranked = model.recommend(
-                None if side == "col" else asked,
-                n,
-                labels.get(by, by),
-                cols=asked if side == "col" else None,
-                with_seen=with_seen,
-                exclude=None if exclude is None else read_excluded(exclude, model),
-                candidates=None if candidates is None else read_ids(candidates, others),
-                relation=None
-                if relation is None
-                else as_ids([relation], relations.ids.type, relations.name)[0].as_py(),
-                **new_features(model, row_features, col_features),
-            )
-        except InputError as error:
-            if not str(error).startswith("by="):
-                raise
-            raise Usage(str(error).replace(f"by={by!r}", f"--by {by}", 1)) from error
-    ranking = as_arrow(ranked)
+    asked = asking.ids_of(model)
+    try:
+        if engine != Where.cpu:
+            asking = asking.found()
+            files = {name: _digest(getattr(asking, name)) for name in ("ids", "exclude", "candidates")}
+            job = Job.of("recommend", model_file, features, asking._asdict() | files)
+            runs = range(0, max(1, len(asked)), ASKED_AT_ONCE)
+            tasks = {f"part-{i:05d}.parquet": (asking, first) for i, first in enumerate(runs)}
+            results = _in_parts(job, recommend_part, tasks, output, force, spread)
+            console.say(f"Wrote {counted(len(results), 'file')} with {counted(sum(results), 'line')} to {output}.")
+            return
+        with console.warned(), console.bar("Ranking"):
+            ranking = asking.ranking(model, asked, new_features(model, *features))
+    except InputError as error:
+        if not str(error).startswith("by="):
+            raise
+        raise Usage(str(error).replace(f"by={by!r}", f"--by {by}", 1)) from error
     with open_writer(output, ranking.column_names) as write:
         write(_rounded(ranking, output))
+
+
+ASKED_AT_ONCE = 4096
+"""Ids of a task of `recommend` on a cluster, and of the file that it writes."""
+
+
+class Asking(NamedTuple):
+    """What `recommend` is asked, as options of the command."""
+
+    ids: str | None
+    id: list[str] | None
+    side: Side
+    n: int
+    by: str
+    exclude: str | None
+    with_seen: bool
+    candidates: str | None
+    relation: str | None
+
+    def found(self) -> "Asking":
+        """The same with paths that do not depend on where a process runs."""
+        paths = {name: getattr(self, name) for name in ("ids", "exclude", "candidates")}
+        return self._replace(**{name: path and os.path.realpath(path) for name, path in paths.items()})
+
+    def ids_of(self, model: Any) -> Any:
+        """The ids that are asked for."""
+        return _asked(model.record_.known.vocabularies[self.side == "col"], self.ids, self.id)
+
+    def ranking(self, model: Any, asked: Any, features: Mapping[str, Any]) -> Any:
+        """The recommendations for some ids, as an Arrow table."""
+        vocabularies = model.record_.known.vocabularies
+        relations, others = vocabularies[-1], vocabularies[self.side == "row"]
+        labels = {str(name): name for name in model.classes_.tolist()}
+        relation = self.relation
+        ranked = model.recommend(
+            None if self.side == "col" else asked,
+            self.n,
+            labels.get(self.by, self.by),
+            cols=asked if self.side == "col" else None,
+            with_seen=self.with_seen,
+            exclude=None if self.exclude is None else read_excluded(self.exclude, model),
+            candidates=None if self.candidates is None else read_ids(self.candidates, others),
+            relation=None if relation is None else as_ids([relation], relations.ids.type, relations.name)[0].as_py(),
+            **features,
+        )
+        return as_arrow(ranked)
+
+
+def recommend_part(_: tuple[()], job: Job, output: str, asking: Asking, first: int) -> int:
+    """Recommend to a run of ids, the first at a position among those asked for; return the number of lines."""
+    from dyads.data.files import open_writer
+
+    model, features = job.ready()
+    ranking = asking.ranking(model, asking.ids_of(model).slice(first, ASKED_AT_ONCE), features)
+    with open_writer(output, ranking.column_names) as write:
+        write(ranking)
+    return int(ranking.num_rows)
 
 
 def similar(

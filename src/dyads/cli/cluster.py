@@ -1,5 +1,6 @@
 """`dyads cluster-check`: what is wrong with a Ray cluster, before a fit finds out."""
 
+import os
 from typing import Annotated, Any
 
 import typer
@@ -7,6 +8,8 @@ import typer
 from dyads.cli import console
 from dyads.cli.console import Usage
 from dyads.cli.inputs import Json
+from dyads.data.remote import is_remote
+from dyads.data.store import reached
 from dyads.errors import InputError, counted
 
 SLOW = 0.5
@@ -33,14 +36,12 @@ def cluster_check(
         raise Usage(str(error).replace("Ray got address=", "Got --address ")) from error
     with console.bar("Asking all machines"):
         cluster = Cluster.joined(engine)
-        pairs, path = None, None
+        own, path = None, None
         if store is not None:
-            from dyads.data.store import Store
-
-            opened = Store(store)
-            pairs, path = len(opened), opened.location
+            path = store if is_remote(store) else os.path.realpath(store)
+            own = reached(path)
         machines = cluster.machines(path, trial=True)
-    found = [said | {"wrong": _wrong(said, machines, cluster.here, pairs)} for said in machines]
+    found = [said | {"wrong": _wrong(said, machines, cluster.here, own)} for said in machines]
     columns: dict[str, Any] = {
         "machine": [said["name"] for said in found],
         "node": [said["node"] for said in found],
@@ -57,9 +58,11 @@ def cluster_check(
         raise typer.Exit(1)
 
 
-def _wrong(said: dict[str, Any], machines: list[dict[str, Any]], here: Any, pairs: int | None) -> list[str]:
-    """What is wrong with a machine, in words."""
+def _wrong(said: dict[str, Any], machines: list[dict[str, Any]], here: Any, store: tuple[int, str] | None) -> list[str]:
+    """What is wrong with a machine, in words; `store` : number of pairs and checksum of the store, as seen here."""
     wrong = [said["error"]] if "error" in said else []
+    if not any(other["processors"] for other in machines):
+        wrong.append("no machine has processors for tasks")
     differing = [
         f"{got}, and here {own}"
         for got, own in zip(said.get("versions", ()), here.versions, strict=False)
@@ -72,8 +75,8 @@ def _wrong(said: dict[str, Any], machines: list[dict[str, Any]], here: Any, pair
     fastest = max((other.get("draws", 0) for other in machines), default=0)
     if "draws" in said and said["draws"] < SLOW * fastest:
         wrong.append(f"slow: {said['draws'] / fastest:.0%} of the speed of the fastest")
-    if pairs is not None and said.get("pairs", pairs) != pairs:
-        wrong.append(f"another store lies at this path: {said['pairs']:,} pairs, and here {pairs:,}")
+    if store is not None and "store" in said and (said["pairs"], said["store"]) != store:
+        wrong.append(f"another store lies at this path: {said['pairs']:,} pairs, and here {store[0]:,}")
     return wrong
 
 

@@ -86,6 +86,11 @@ def given_dialect() -> Dialect:
         raise Usage(str(error).replace("Dialect got ", "Got --")) from error
 
 
+def use_dialect(dialect: Dialect) -> None:
+    """Take a dialect for that of the command, in a process of which it runs tasks."""
+    _dialect.set(dialect.get_params(deep=False))
+
+
 @cache
 def _options(group: str) -> list[Any]:
     def settings() -> None:

@@ -6,7 +6,8 @@ s3://key:secret@bucket/store?scheme=http&endpoint_override=127.0.0.1:9000.
 
 import io
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,62 +35,78 @@ def _opened(address: str, folder: str) -> tuple[Any, str]:
     """The file system of an address, and the path of a folder in it."""
     try:
         system, path = fs.FileSystem.from_uri(address)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError):
+        # The text of pyarrow's error repeats the address, with the key.
         raise StoreError(
-            f"{public(address)} is no address of object storage ({str(error)[:100]}): expected one such as "
-            "s3://bucket/ratings.store."
-        ) from error
+            f"{public(address)} is no address of object storage: expected one such as s3://bucket/ratings.store. In a "
+            "key:secret@ before the bucket, write / as %2F and + as %2B."
+        ) from None
     return system, "/".join(part for part in (path, folder) if part)
 
 
 def public(address: str) -> str:
     """An address without what a key may stand in."""
     scheme, _, rest = address.partition("://")
-    return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"
+    return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
 
 
-def _failed(address: str, error: Exception) -> StoreError:
-    return StoreError(
-        f"{public(address)} cannot be reached ({' '.join(str(error).split())[:200]}): expected a store there, and a "
-        "key that may read it. Check the address, the region and the credentials."
-    )
+@contextmanager
+def _reaching(address: str) -> Iterator[None]:
+    """Tell what pyarrow raises as a failure to reach an address."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"{public(address)} cannot be reached ({' '.join(str(error).split())[:200]}): expected a store there, and "
+            "a key that may read it. Check the address, the region and the credentials."
+        ) from error
 
 
 def files(address: str, folder: str = "") -> list[str]:
     """The names of the files of a folder; none if there is no such folder."""
     system, path = _opened(address, folder)
-    try:
+    with _reaching(address):
         listed = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
-    except OSError as error:
-        raise _failed(address, error) from error
     return [info.base_name for info in listed if info.type == fs.FileType.File]
+
+
+def read(address: str, name: str) -> bytes:
+    """The bytes of a file."""
+    system, path = _opened(address, "")
+    with _reaching(address), system.open_input_stream(f"{path}/{name}") as source:
+        return bytes(source.read())
 
 
 def fetch(address: str, folder: str, names: Iterable[str], to: Path) -> None:
     """Copy files of a folder to a local one."""
     system, path = _opened(address, folder)
-    try:
-        for name in names:
-            partial = to / f".{name}.part"
-            with system.open_input_stream(f"{path}/{name}") as source, open(partial, "wb") as target:
-                while block := source.read(BLOCK):
-                    target.write(block)
-            os.replace(partial, to / name)
-    except OSError as error:
-        raise _failed(address, error) from error
+    for name in names:
+        partial = to / f".{name}.part"
+        with _reaching(address):
+            source = system.open_input_stream(f"{path}/{name}")
+        with source, open(partial, "wb") as target:
+            while True:
+                with _reaching(address):
+                    block = source.read(BLOCK)
+                if not block:
+                    break
+                target.write(block)
+        os.replace(partial, to / name)
 
 
 def send(address: str, folder: str, names: Iterable[str], where: Path) -> None:
     """Copy local files to a folder, in this order."""
     system, path = _opened(address, folder)
-    try:
+    with _reaching(address):
         system.create_dir(path)
-        for name in names:
-            with open(where / name, "rb") as source, system.open_output_stream(f"{path}/{name}") as target:
-                while block := source.read(BLOCK):
-                    target.write(block)
-    except OSError as error:
-        raise _failed(address, error) from error
+    for name in names:
+        with (
+            open(where / name, "rb") as source,
+            _reaching(address),
+            system.open_output_stream(f"{path}/{name}") as target,
+        ):
+            while block := source.read(BLOCK):
+                target.write(block)
 
 
 def read_array(address: str, folder: str, name: str, begin: int, end: int) -> Array:

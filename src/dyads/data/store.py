@@ -12,12 +12,11 @@ import json
 import os
 import shutil
 import socket
-import tempfile
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,8 @@ PART = 2**22
 """Pairs up to which a part of a store is kept in memory, by cross-validation: 50 MB."""
 
 ENCODED = "features"
-"""Folder of the encoded features of pairs, and the end of the names of orders that have them."""
+"""Folder of the encoded features of pairs, and the end of the names of orders that have them; a digest of the encoder
+follows."""
 
 FOLDS = "folds"
 """Folder of a store for larger parts, while they are needed."""
@@ -213,14 +213,17 @@ class Store(Pairs):
     address : of the store in object storage, such as "s3://bucket/ratings.store", or None
         Its files are then copied to `path`, in the user's cache, when they are first needed, and orders that are made
         are copied back.
+    unsent : why an order could not be copied back, by its name
     others : as for `Pairs`
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.unsent: dict[str, str] = {}
+        self._encoded = ENCODED
         self.address = os.fspath(path) if remote.is_remote(path) else None
         self.path = Path(path) if self.address is None else _copied(self.address)
         self._manifest = _read_manifest(self.path)
-        if self._manifest.get("format") != "dyads store" or self._manifest.get("version") != VERSION:
+        if not _is_of_a_store(self._manifest):
             raise StoreError(
                 f"{self.path} is not a store of this version of dyads: expected one that dyads.scan or dyads encode "
                 "has made. Make it again."
@@ -249,23 +252,37 @@ class Store(Pairs):
 
     def _column(self, name: str) -> pa.Array:
         _check_file(self.path, name, self._manifest)
-        with pa.memory_map(str(self.path / name)) as file:
-            return pa.ipc.open_file(file).read_all()["id"].combine_chunks()
+        try:
+            with pa.memory_map(str(self.path / name)) as file:
+                column = pa.ipc.open_file(file).read_all()["id"].combine_chunks()
+                column.validate(full=True)
+        except (pa.ArrowException, KeyError, OSError) as error:
+            reason = " ".join(str(error).split())[:100]
+            raise StoreError(f"{self.path / name} holds no column of ids ({reason}): {_remedy(self.path)}.") from error
+        if column.null_count:
+            raise StoreError(f"{self.path / name} lacks ids: expected no missing ones, so {_remedy(self.path)}.")
+        return column
 
     @cached_property
     def features(self) -> dict[str, FixedColumn]:  # type: ignore[override]
         """The columns of features of pairs by name, in the order of the tables, mapped from disk; not encoded."""
         columns = {}
         for i, (name, kind) in enumerate(self._manifest.get("features", [])):
-            values = _mapped(self.path, f"feature_{i}.npy", self._manifest, (len(self),))
+            file, type_ = f"feature_{i}.npy", _type_of(kind, self.path)
             is_coded = f"feature_{i}s.arrow" in self._manifest["files"]
+            values = _mapped(self.path, file, self._manifest, (len(self),), FixedColumn.dtype_of(type_))
             categories = self._column(f"feature_{i}s.arrow") if is_coded else None
-            columns[name] = FixedColumn(values, pa.type_for_alias(kind), categories)
+            is_wrong = is_coded != (values.dtype == np.int32)
+            if is_wrong or (categories is not None and values.max(initial=-1) >= len(categories)):
+                raise StoreError(f"{self.path / file} holds codes without a category: {_remedy(self.path)}.")
+            columns[name] = FixedColumn(values, type_, categories)
         return columns
 
     def encoded(self, encoder: Encoder) -> Any:
         """The features of pairs as a sparse matrix (n, n_features), mapped from disk; written when first asked for."""
-        folder, shape = self.path / ENCODED, (len(self), len(encoder.names))
+        digest = zlib.crc32(json.dumps(encoder.to_json(), sort_keys=True).encode())
+        self._encoded = f"{ENCODED}-{digest:08x}"
+        folder, shape = self.path / self._encoded, (len(self), len(encoder.names))
         if not (folder / MANIFEST).exists():
             most = len(self) * len(self.features)
             with _made(folder) as made, _Columns(made, {}, len(self)) as out:
@@ -279,15 +296,17 @@ class Store(Pairs):
     def dyads(self) -> Dyads:
         """All pairs, in the order of the tables, mapped from disk."""
         arrays = {
-            name: _mapped(self.path, f"{name}.npy", self._manifest, (len(self),))
-            for name in COLUMNS
-            if f"{name}.npy" in self._manifest["files"]
+            name: _mapped(self.path, f"{name}.npy", self._manifest, (len(self),), DTYPES[name]) for name in self.columns
         }
-        return Dyads(
-            arrays["row"], arrays["col"], arrays["label"], arrays.get("weight"), len(self.rows), len(self.cols),
-            len(self.classes), arrays.get("relation"), 1 if self.relations is None else len(self.relations),
-            home=self,
-        )  # fmt: skip
+        weight = arrays.get("weight")
+        if weight is not None and not (weight.min() > 0 and weight.max() < np.inf):
+            raise StoreError(f"{self.path} holds weights that are not positive numbers: {_remedy(self.path)}.")
+        with _checked_codes(self.path):
+            return Dyads(
+                arrays["row"], arrays["col"], arrays["label"], weight, len(self.rows), len(self.cols),
+                len(self.classes), arrays.get("relation"), 1 if self.relations is None else len(self.relations),
+                home=self,
+            )  # fmt: skip
 
     def part(self, positions: Array) -> Pairs:
         """Return some pairs with codes of their own: in memory or, if there are more than `PART`, in this folder.
@@ -299,12 +318,7 @@ class Store(Pairs):
         checksum = zlib.crc32(np.ascontiguousarray(positions).data)
         folder = self.path / FOLDS / f"{checksum:08x}-{len(positions)}"
         if not folder.exists():
-            try:
-                folder.parent.mkdir(exist_ok=True)
-            except OSError as error:
-                raise StoreError(
-                    f"{folder.parent} cannot be made ({error.strerror}): expected a store to write to."
-                ) from error
+            _make_folder(folder.parent)
             self.take(positions, to=folder)
         return Store(folder)
 
@@ -314,53 +328,86 @@ class Store(Pairs):
         They are written when they are first asked for. Two processes may do so at once: both write the same.
         """
         matrix = dyads.side.dyad
-        folder = self.path / (name if matrix is None else f"{name}-{ENCODED}")
+        folder = self.path / (name if matrix is None else f"{name}-{self._encoded}")
         if self.address is not None and not (folder / MANIFEST).exists():
             _fetch_order(self.address, folder)
         if not (folder / MANIFEST).exists():
-            columns = {column: getattr(dyads, column) for column in COLUMNS if getattr(dyads, column) is not None}
-            dtypes = {column: DTYPES[column] for column in columns} | {"place": np.int64}
-            with _made(folder) as made, _Columns(made, dtypes, len(dyads)) as out:
-                if matrix is not None:
-                    out.add_matrix(matrix.nnz)
-                for positions in parts:
-                    out.write({column: array[positions] for column, array in columns.items()} | {"place": positions})
-                    for first in range(0, len(positions) if matrix is not None else 0, BATCH):
-                        out.append(matrix[positions[first : first + BATCH]])
-                out.close({"n": len(dyads), "entries": None if matrix is None else matrix.nnz})
-            if self.address is not None:
-                others = sorted(path.name for path in folder.iterdir() if path.name != MANIFEST)
-                # The manifest is the last: it says that all is there.
-                remote.send(self.address, folder.name, [*others, MANIFEST], folder)
+            _write_order(folder, dyads, parts)
         manifest = _read_manifest(folder)
         if manifest.get("n") != len(dyads):
             raise StoreError(f"{folder} holds {manifest.get('n')} pairs, not {len(dyads)}: delete it, and fit again.")
         side = dyads.side
         if matrix is not None:
             side = side._replace(dyad=_mapped_matrix(folder, manifest, matrix.shape))
-        names = [column for column in (*COLUMNS, "place") if f"{column}.npy" in manifest["files"]]
-        arrays = {column: _mapped(folder, f"{column}.npy", manifest, (len(dyads),)) for column in names}
-        row, col, label = (arrays[column] for column in COLUMNS[:3])
-        weight, relation = arrays.get("weight"), arrays.get("relation")
-        return replace(dyads, row=row, col=col, label=label, weight=weight, relation=relation, side=side), arrays[
-            "place"
-        ]
+        n, names = len(dyads), [column for column in COLUMNS if getattr(dyads, column) is not None]
+        arrays: dict[str, Any] = {}
+        for column in names:
+            arrays[column] = _mapped(folder, f"{column}.npy", manifest, (n,), DTYPES[column])
+        place = _mapped(folder, "place.npy", manifest, (n,), np.int64)
+        # Kernels trust that dyads are grouped by owner, and where each was before.
+        owner = {"by-row": arrays["row"], "by-column": arrays["col"]}.get(name)
+        is_sorted = owner is None or all((np.diff(owner[_and_next(some)]) >= 0).all() for some in chunks(n))
+        if not is_sorted or place.min(initial=0) < 0 or place.max(initial=0) >= n:
+            raise StoreError(f"{folder} is not in the order of its name: {_remedy(folder)}.")
+        if self.address is not None:
+            self._send_order(self.address, folder)
+        with _checked_codes(folder):
+            return replace(dyads, side=side, **arrays), place
+
+    def _send_order(self, address: str, folder: Path) -> None:
+        """Copy an order to object storage, unless it is there; a driver may have been killed while it did.
+
+        A fit on this machine needs no copy there, so a refusal is kept in `unsent`.
+        """
+        try:
+            if MANIFEST not in remote.files(address, folder.name):
+                others = sorted(path.name for path in folder.iterdir() if path.name != MANIFEST)
+                # The manifest is the last: it says that all is there.
+                remote.send(address, folder.name, [*others, MANIFEST], folder)
+            self.unsent.pop(folder.name, None)
+        except StoreError as error:
+            self.unsent[folder.name] = str(error)
 
 
 def _copied(address: str) -> Path:
     """Copy the files of a store of object storage to the user's cache, unless they are there; return the folder."""
     if MANIFEST not in remote.files(address):
         raise StoreError(f"{remote.public(address)} is not a store: expected a {MANIFEST} there. Check the address.")
-    with tempfile.TemporaryDirectory() as name:
-        remote.fetch(address, "", [MANIFEST], Path(name))
-        manifest = _read_manifest(Path(name))
+    manifest = _manifest_of(remote.read(address, MANIFEST), remote.public(address), "make the store again")
     key = zlib.crc32(f"{address} {_of_manifest(manifest)}".encode())
-    folder = Path.home() / ".cache" / "dyads" / "stores" / f"{key:08x}"
+    folder = _cache() / f"{key:08x}"
     if not (folder / MANIFEST).exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(folder.parent)
         with _made(folder) as made:
             remote.fetch(address, "", [*manifest["files"], MANIFEST], made)
     return folder
+
+
+def _cache() -> Path:
+    """Where stores of object storage are copied to."""
+    return Path.home() / ".cache" / "dyads" / "stores"
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be made ({error.strerror}): expected a folder to write to.") from error
+
+
+def _write_order(folder: Path, dyads: Dyads, parts: Iterator[Array]) -> None:
+    """Write pairs in an order; `parts` : their positions, part by part."""
+    matrix = dyads.side.dyad
+    columns = {column: getattr(dyads, column) for column in COLUMNS if getattr(dyads, column) is not None}
+    dtypes = {column: DTYPES[column] for column in columns} | {"place": np.int64}
+    with _made(folder) as made, _Columns(made, dtypes, len(dyads)) as out:
+        if matrix is not None:
+            out.add_matrix(matrix.nnz)
+        for positions in parts:
+            out.write({column: array[positions] for column, array in columns.items()} | {"place": positions})
+            for first in range(0, len(positions) if matrix is not None else 0, BATCH):
+                out.append(matrix[positions[first : first + BATCH]])
+        out.close({"n": len(dyads), "entries": None if matrix is None else matrix.nnz})
 
 
 def _fetch_order(address: str, folder: Path) -> None:
@@ -379,13 +426,13 @@ def checksum_of(columns: Iterable[Array]) -> int:
     return total
 
 
-def reached(store: str) -> int:
-    """Return the number of pairs of a store, by its manifest alone; raise if this machine does not reach it."""
-    if not remote.is_remote(store):
-        return int(_read_manifest(Path(store))["n"])
-    with tempfile.TemporaryDirectory() as name:
-        remote.fetch(store, "", [MANIFEST], Path(name))
-        return int(_read_manifest(Path(name))["n"])
+def reached(store: str) -> tuple[int, str]:
+    """Return the number of pairs of a store and the checksum of its manifest, which alone is read; raise without it."""
+    if remote.is_remote(store):
+        manifest = _manifest_of(remote.read(store, MANIFEST), remote.public(store), "make the store again")
+    else:
+        manifest = _read_manifest(Path(store))
+    return int(manifest["n"]), f"{_of_manifest(manifest):08x}"
 
 
 def read_lines(store: str, order: str, columns: Sequence[str], begin: int, end: int, checksum: int) -> dict[str, Array]:
@@ -401,7 +448,7 @@ def read_lines(store: str, order: str, columns: Sequence[str], begin: int, end: 
         if away:
             read = {name: remote.read_array(store, order, f"{name}.npy", begin, end) for name in columns}
         else:
-            read = {name: np.load(Path(where) / f"{name}.npy", mmap_mode="r")[begin:end] for name in columns}
+            read = {name: _whole(Path(where) / f"{name}.npy")[begin:end] for name in columns}
     except (OSError, ValueError) as error:
         raise StoreError(
             f"{where} cannot be read on {socket.gethostname()} ({error}): expected a store that all machines reach by "
@@ -413,6 +460,17 @@ def read_lines(store: str, order: str, columns: Sequence[str], begin: int, end: 
             "same path. Put it on a shared file system, or make it again."
         )
     return {name: np.asarray(column) for name, column in read.items()}
+
+
+def _whole(path: Path) -> Array:
+    """An array of a file, mapped once in a process: as many maps as shards would exhaust what a process may have."""
+    about = path.stat()
+    return _maps(path, (about.st_ino, about.st_mtime_ns, about.st_size))
+
+
+@lru_cache(maxsize=64)
+def _maps(path: Path, _: tuple[int, ...]) -> Array:
+    return np.load(path, mmap_mode="r")  # type: ignore[no-any-return]
 
 
 def discard(part: Pairs) -> None:
@@ -706,9 +764,15 @@ class _made:
     """A folder that is made under another name, and renamed when it is complete; else it is removed."""
 
     def __init__(self, target: Path) -> None:
-        self.target, self.partial = target, target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
+        self.begun, self.target = f".{target.name}.{socket.gethostname()}.", target
+        self.partial = target.with_name(f"{self.begun}{os.getpid()}.{uuid.uuid4().hex}.part")
 
     def __enter__(self) -> Path:
+        # What processes of this machine that were killed have left.
+        for path in self.target.parent.glob(f"{glob.escape(self.begun)}*.part"):
+            process = path.name.removeprefix(self.begun).partition(".")[0]
+            if process.isdecimal() and not _runs(int(process)):
+                shutil.rmtree(path, ignore_errors=True)
         try:
             self.partial.mkdir()
         except OSError as error:
@@ -731,6 +795,19 @@ class _made:
             ) from error
 
 
+def _runs(process: int) -> bool:
+    """Whether a process of this machine runs, as far as is known."""
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
 def _checksum(path: Path) -> int:
     """CRC-32 of a file."""
     total = 0
@@ -746,14 +823,23 @@ def _of_manifest(manifest: dict[str, Any]) -> int:
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
+        text = (folder / MANIFEST).read_bytes()
+    except FileNotFoundError as error:
+        raise StoreError(f"{folder} is not a store: expected a folder with a {MANIFEST}. Check the path.") from error
+    except OSError as error:
+        raise StoreError(f"{folder / MANIFEST} cannot be read ({error.strerror}): {_remedy(folder)}.") from error
+    return _manifest_of(text, str(folder), _remedy(folder))
+
+
+def _manifest_of(text: bytes, where: str, remedy: str) -> dict[str, Any]:
+    """Read and check the text of a manifest."""
+    try:
+        manifest = json.loads(text)
         checksum = manifest.pop("checksum")
         if checksum != _of_manifest(manifest):
             raise ValueError("its checksum does not match")
-    except FileNotFoundError as error:
-        raise StoreError(f"{folder} is not a store: expected a folder with a {MANIFEST}. Check the path.") from error
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise StoreError(f"{folder / MANIFEST} is damaged ({str(error)[:100]}): make the store again.") from error
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise StoreError(f"{where}/{MANIFEST} is damaged ({str(error)[:100]}): {remedy}.") from error
     return manifest  # type: ignore[no-any-return]
 
 
@@ -762,23 +848,75 @@ def _check_file(folder: Path, name: str, manifest: dict[str, Any]) -> None:
     path = folder / name
     try:
         intact = _checksum(path) == manifest["files"][name]
-    except (OSError, KeyError) as error:
-        raise StoreError(f"{path} cannot be read ({error}): make the store again.") from error
+    except (OSError, KeyError, TypeError) as error:
+        raise StoreError(f"{path} cannot be read ({error}): {_remedy(folder)}.") from error
     if not intact:
         raise StoreError(f"{path} is damaged, its checksum does not match: {_remedy(folder)}.")
 
 
 def _remedy(folder: Path) -> str:
-    has_orders = not (folder / "labels.arrow").exists()
-    return f"delete the folder {folder}, and fit again" if has_orders else "make the store again"
+    """What to do about a folder with a damaged file: an order and a copy of a store can be made again."""
+    if not (folder / "labels.arrow").exists():
+        return f"delete the folder {folder}, and fit again"
+    return f"delete the folder {folder}, a copy" if _cache() in folder.parents else "make the store again"
 
 
-def _mapped(folder: Path, name: str, manifest: dict[str, Any], shape: tuple[int, ...]) -> Array:
-    """An array of a file, mapped and checked."""
+def _is_of_a_store(manifest: dict[str, Any]) -> bool:
+    """Whether a manifest is that of a store of this version, and says what it should."""
+    columns: Any = manifest.get("columns")
+    features: Any = manifest.get("features", [])
+    named = isinstance(columns, dict) and {*COLUMNS[:3]} <= {*columns} <= {*COLUMNS}
+    return (
+        (manifest.get("format"), manifest.get("version")) == ("dyads store", VERSION)
+        and type(manifest.get("n")) is int
+        and named
+        and all(isinstance(name, str) for name in columns.values())
+        and isinstance(manifest.get("files"), dict)
+        and isinstance(features, list)
+        and all(isinstance(each, list) and [type(part) for part in each] == [str, str] for each in features)
+        and len({*columns.values(), *(name for name, _ in features)}) == len(columns) + len(features)
+    )
+
+
+@contextlib.contextmanager
+def _checked_codes(folder: Path) -> Iterator[None]:
+    """Tell of codes beyond a vocabulary, which `Dyads` refuses, as of a damaged folder."""
+    try:
+        yield
+    except InputError as error:
+        raise StoreError(
+            f"{folder} holds codes without an id ({str(error).rstrip('.')}): {_remedy(folder)}."
+        ) from error
+
+
+def _and_next(some: slice) -> slice:
+    """A slice and the entry after it."""
+    return slice(some.start, some.stop + 1)
+
+
+def _type_of(kind: str, folder: Path) -> pa.DataType:
+    """The type of a column of features, by its name."""
+    try:
+        type_ = pa.type_for_alias(kind)
+        FixedColumn.plain_type(type_, kind)
+        return type_
+    except (ValueError, InputError) as error:
+        raise StoreError(f"{folder} holds features of type {kind!r:.40}: {_remedy(folder)}.") from error
+
+
+def _mapped(folder: Path, name: str, manifest: dict[str, Any], shape: tuple[int, ...], *dtypes: Any) -> Array:
+    """An array of a file, mapped and checked; `dtypes` : those that it may have."""
     _check_file(folder, name, manifest)
-    array: Array = np.load(folder / name, mmap_mode="r")
-    if array.shape != shape:
-        raise StoreError(f"{folder / name} has shape {array.shape}, expected {shape}: {_remedy(folder)}.")
+    try:
+        array: Array = np.lib.format.open_memmap(folder / name, mode="r")
+    except Exception as error:
+        # The header is Python, and NumPy raises what Python's tokenizer and parser do.
+        raise StoreError(f"{folder / name} holds no array ({str(error)[:100]}): {_remedy(folder)}.") from error
+    if array.shape != shape or array.dtype not in dtypes:
+        raise StoreError(
+            f"{folder / name} holds {array.dtype} of shape {array.shape}, expected {np.dtype(dtypes[0])} of {shape}: "
+            f"{_remedy(folder)}."
+        )
     return np.asarray(array)
 
 
@@ -787,8 +925,13 @@ def _mapped_matrix(folder: Path, manifest: dict[str, Any], shape: tuple[int, int
     n, most = shape[0], manifest.get("entries")
     if manifest.get("n") != n or most is None:
         raise StoreError(f"{folder} lacks the features of {n} pairs: {_remedy(folder)}.")
-    start = _mapped(folder, "indptr.npy", manifest, (n + 1,))
-    indices, data = (_mapped(folder, f"{name}.npy", manifest, (most,)) for name in ("indices", "data"))
+    start = _mapped(folder, "indptr.npy", manifest, (n + 1,), np.int32, np.int64)
+    indices = _mapped(folder, "indices.npy", manifest, (most,), start.dtype)
+    data = _mapped(folder, "data.npy", manifest, (most,), np.float64)
+    used = slice(0, max(0, int(start[-1])))
+    is_grouped = start[0] == 0 and start[-1] <= most and (np.diff(start) >= 0).all()
+    if not is_grouped or indices[used].min(initial=0) < 0 or indices[used].max(initial=0) >= shape[1]:
+        raise StoreError(f"{folder} holds features beyond the {shape[1]} of the encoder: {_remedy(folder)}.")
     return sparse.csr_array((data[: start[-1]], indices[: start[-1]], start), shape=shape, copy=False)
 
 

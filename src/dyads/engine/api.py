@@ -203,8 +203,11 @@ class Engine(Protocol):
         """
         ...
 
-    def check(self, objective: Objective, dyads: Dyads) -> None:
-        """Raise if dyads cannot be bound; a fit asks before it searches for anything."""
+    def check(self, objective: Objective, dyads: Dyads, descends: bool = False) -> None:
+        """Raise if dyads cannot be bound; a fit asks before it searches for anything.
+
+        `descends` : whether its solver asks for a `Descent`.
+        """
         ...
 
     def for_memory(self) -> "Engine":

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +35,7 @@ from dyads.engine.orders import SHARD, Bounds, Run, Shard, even_tasks
 from dyads.engine.sums import Groups, Part, Prior, relation_tasks
 from dyads.engine.updates import HostUpdates
 from dyads.engine.worker import Evaluation, Lines, Owners, Update
-from dyads.errors import ClusterError, DyadsError, InputError, counted
+from dyads.errors import ClusterError, ClusterWarning, DyadsError, InputError, StoreError, caller_level, counted
 from dyads.model.objective import BlockPrior, Objective
 from dyads.model.parameters import Blocks, Role
 from dyads.model.record import Model
@@ -60,6 +61,12 @@ REACHED, ANSWERED = 5.0, 30.0
 
 CHECKED = 120.0
 """Seconds within which each machine says what versions it has; it may have to start a process and import dyads."""
+
+
+NO_SGD = (
+    "engine='ray' has no SGD, which visits dyads one after the other: expected solver='newton', 'gibbs' or 'lbfgs', "
+    "and Newton with epochs=0. Name one of them, or use engine='cpu'."
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -91,7 +98,9 @@ class Ray(Setting):
         cluster = Cluster.at(self)
         return OnCluster(objective, ClusterBound(objective, dyads, counts, cluster))
 
-    def check(self, objective: Objective, dyads: Dyads) -> None:
+    def check(self, objective: Objective, dyads: Dyads, descends: bool = False) -> None:
+        if descends:
+            raise InputError(NO_SGD)
         if objective.structure.one_set:
             raise InputError(
                 "engine='ray' does not fit models of one id set, whose nodes are updated in order: expected rows and "
@@ -268,6 +277,14 @@ class Cluster:
                 f"No machine of the Ray cluster answers ({computing[0]['error']}): expected at least one. Run dyads "
                 "cluster-check."
             )
+        kinds = sorted({said["processor"] for said in computing if "processor" in said})
+        if len(kinds) > 1:
+            warnings.warn(
+                f"The machines of the Ray cluster have processors of several kinds ({', '.join(kinds)}): which of them "
+                "does a task may change the rounding of a model. Run dyads cluster-check, which compares their bits.",
+                ClusterWarning,
+                stacklevel=caller_level(),
+            )
 
     def run(
         self, function: str, phase: str, common: Sequence[Shared], tasks: Sequence[tuple[Any, ...]], told: Any = None
@@ -350,6 +367,19 @@ class Cluster:
         time.sleep(min(1.0, 0.01 * 2**n_runs))
 
 
+_joined: dict[str, set[str]] = {}
+"""The addresses by which this process has joined the clusters at Ray's own; Ray turns localhost into an IP."""
+
+
+def _own_address() -> str:
+    """The address of the cluster that this machine belongs to, as Ray finds it; "auto" if it finds none."""
+    with contextlib.suppress(ImportError, AttributeError, ConnectionError):
+        from ray._private.services import get_ray_address_from_environment
+
+        return get_ray_address_from_environment("auto", None) or "auto"
+    return "auto"
+
+
 def _connect(address: str) -> None:
     """Connect to a cluster, unless this process is; raise a sentence if there is none."""
     if find_spec("ray") is None:
@@ -358,30 +388,31 @@ def _connect(address: str) -> None:
 
     if ray.is_initialized():
         connected = ray.get_runtime_context().gcs_address
-        if address not in ("auto", connected):
+        if address not in ("auto", connected, *_joined.get(connected, ())):
             raise ClusterError(
                 f"This process is connected to the Ray cluster at {connected}: expected {address}. Run ray.shutdown() "
                 "first."
             )
         return
-    place = _host_and_port(address)
+    told = _own_address() if address == "auto" else address
+    place = _host_and_port(told)
     if place is not None:
         try:
             socket.create_connection(place, REACHED).close()
         except OSError as error:
             raise ClusterError(
-                f"No Ray cluster answers at {address} ({error}): expected the host:port of its head. Start one by ray "
+                f"No Ray cluster answers at {told} ({error}): expected the host:port of its head. Start one by ray "
                 "start --head, or check the address."
             ) from error
         # Ray waits long for a head that is none, and may end the process: another one asks first.
-        asked = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
+        asked = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", told]
         try:
             healthy = subprocess.run(asked, capture_output=True, timeout=ANSWERED, check=False).returncode == 0
         except subprocess.TimeoutExpired:
             healthy = False
         if not healthy:
             raise ClusterError(
-                f"What answers at {address} is no head of a Ray cluster of version {ray.__version__}: expected its "
+                f"What answers at {told} is no head of a Ray cluster of version {ray.__version__}: expected its "
                 "host:port. Check the address and the versions."
             )
     try:
@@ -391,6 +422,7 @@ def _connect(address: str) -> None:
             f"This machine cannot join the Ray cluster at {address} ({_short(error)}): expected one that it belongs "
             "to. Run ray start --address=host:port here first, with the same versions of Ray and Python."
         ) from error
+    _joined.setdefault(ray.get_runtime_context().gcs_address, set()).add(address)
 
 
 def _entry() -> Any:
@@ -473,9 +505,15 @@ class ClusterBound(Bound):
         return self._shards[role]
 
     def _cut(self, role: Role) -> list[tuple[Shard, Owners, list[list[Bounds]]]]:
-        found, begin = [], 0
-        for shard in self.orders.of(role):
-            lines = self.lines("by-column" if role == Role.COL else "by-row", begin, shard.dyads)
+        found, begin, order = [], 0, "by-column" if role == Role.COL else "by-row"
+        shards = self.orders.of(role)
+        if order in self.dyads.home.unsent:
+            raise StoreError(
+                f"Workers read the order {order!r} of a store, and it cannot be copied there: "
+                f"{self.dyads.home.unsent[order]} The key must also be able to write, for the first fit."
+            )
+        for shard in shards:
+            lines = self.lines(order, begin, shard.dyads)
             codes = (shard.first, shard.first + len(shard))
             found.append((shard, Owners(lines, role, codes, (0, len(shard))), self._divided(shard)))
             begin += len(shard.dyads)
@@ -552,10 +590,7 @@ class OnCluster(Host):
         return self._bound.run(phase, self._specs(theta), self._shared[1], tasks)
 
     def descent(self, theta: Array, visited: bool = False) -> HostDescent:
-        raise InputError(
-            "engine='ray' has no SGD, which visits dyads one after the other: expected solver='newton', 'gibbs' or "
-            "'lbfgs'. Name one of them, or use engine='cpu'."
-        )
+        raise InputError(NO_SGD)
 
     def blocks_in_turn(self, theta: Array, prior: OwnPrior | None = None) -> HostUpdates:
         return ClusterUpdates(self.objective, self._bound, theta, prior)
@@ -574,6 +609,7 @@ class ClusterUpdates(HostUpdates):
 
     def solve(self, role: Role, n_steps: int = 1, codes: Codes | None = None) -> float:
         before, steps = self._blocks[role.place].copy(), Steps(n_steps, SMALL_STEP, 0.0, LEAST_PIVOT)
+        self._put.pop(role.place, None)
         if role == Role.SHARED:
             super().solve(role, n_steps)
         else:
@@ -582,6 +618,7 @@ class ClusterUpdates(HostUpdates):
         return float(np.abs(self._blocks[role.place] - before).max(initial=0))
 
     def draw(self, role: Role, key: Key, prior: BlockPrior | None = None, codes: Codes | None = None) -> Array:
+        self._put.pop(role.place, None)
         if role == Role.SHARED:
             accepted = super().draw(role, key, prior)
         else:

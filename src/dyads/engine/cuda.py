@@ -65,7 +65,7 @@ class CUDA(Setting):
     def bind(self, objective: Objective, dyads: Dyads, counts: Counts | None = None) -> "Device":
         return Device(objective, DeviceBound(objective, dyads, counts, Threads(CPU().n_threads())))
 
-    def check(self, objective: Objective, dyads: Dyads) -> None:
+    def check(self, objective: Objective, dyads: Dyads, descends: bool = False) -> None:
         pass
 
     def for_memory(self) -> Self:

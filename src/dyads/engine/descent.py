@@ -39,6 +39,9 @@ ACCUMULATOR_START = 0.1
 It bounds the first steps of rarely seen entities; a larger value slows down the start for all.
 """
 
+LARGEST_MEAN = 1e18
+"""Largest mean weight that this value is scaled by: its square is a number in single precision."""
+
 
 class CellData:
     """Constant data of epochs over cells, computed once for bound dyads."""
@@ -90,7 +93,7 @@ def first_state(objective: Objective, counts: Counts, theta: Array, typical: flo
     `typical` : mean weight of a dyad. `visited` : whether the sums of squares are those after a visit of all dyads.
     """
     layout, state = objective.layout, np.empty((2, len(theta)), np.float32)
-    state[0], state[1] = theta, ACCUMULATOR_START * typical**2
+    state[0], state[1] = theta, ACCUMULATOR_START * min(typical, LARGEST_MEAN) ** 2
     if objective.free is not None:
         state[1, ~objective.free] = FROZEN_SQUARES
     if visited:

@@ -36,7 +36,7 @@ from dyads.model.structure import Bilinear
 Array = np.ndarray[Any, Any]
 
 KEPT_BYTES = 2**30
-"""Bytes of shards of object storage that a worker keeps; those mapped from disk take no memory of its own."""
+"""Bytes of shards that a worker keeps; dyads mapped from disk take no memory of its own."""
 
 
 class Lines(NamedTuple):
@@ -87,10 +87,10 @@ class Machine(NamedTuple):
 
 @cache
 def machine() -> Machine:
-    """Describe this machine."""
+    """Describe this machine. Numba's matrix products are those of SciPy's BLAS."""
     from llvmlite import binding
 
-    libraries = [f"{name} {version(name)}" for name in ("numba", "numpy")]
+    libraries = [f"{name} {version(name)}" for name in ("numba", "llvmlite", "numpy", "scipy")]
     versions = (
         f"dyads {dyads.__version__} ({compiled.SOURCES[:8]})",
         *libraries,
@@ -100,6 +100,7 @@ def machine() -> Machine:
 
 
 _kept: "OrderedDict[Any, tuple[Any, int]]" = OrderedDict()
+"""Shards of rows and columns, and runs of dyads, each with its bytes; none of them holds another."""
 
 
 def _keep(key: Any, make: Any) -> Any:
@@ -114,30 +115,36 @@ def _keep(key: Any, make: Any) -> Any:
 
 def dyads_of(lines: Lines) -> Dyads:
     """Return the dyads, read when first asked for."""
+    return _keep(lines, lambda: _read(lines))  # type: ignore[no-any-return]
 
-    def read() -> tuple[Dyads, int]:
-        columns = read_lines(lines.store, lines.order, lines.columns, lines.begin, lines.end, lines.checksum)
-        rows, cols, labels, relations = lines.sizes
-        found = Dyads(
-            columns["row"], columns["col"], columns["label"], columns.get("weight"), rows, cols, labels,
-            columns.get("relation"), relations,
-        )  # fmt: skip
-        return found, sum(column.nbytes for column in columns.values()) if is_remote(lines.store) else 0
 
-    return _keep(lines, read)  # type: ignore[no-any-return]
+def _read(lines: Lines) -> tuple[Dyads, int]:
+    """Read dyads; return them and the bytes that they take in memory."""
+    columns = read_lines(lines.store, lines.order, lines.columns, lines.begin, lines.end, lines.checksum)
+    rows, cols, labels, relations = lines.sizes
+    dyads = Dyads(
+        columns["row"], columns["col"], columns["label"], columns.get("weight"), rows, cols, labels,
+        columns.get("relation"), relations,
+    )  # fmt: skip
+    return dyads, sum(column.nbytes for column in columns.values()) if is_remote(lines.store) else 0
 
 
 def shard_of(owners: Owners) -> Shard:
-    """Return the owners of a task as a shard; it shares the dyads of the whole shard."""
+    """Return the owners of a task as a shard; it shares the dyads of the whole shard, which is kept."""
 
     def read() -> tuple[Shard, int]:
-        dyads, (first, last) = dyads_of(owners.lines), owners.shard
+        (dyads, size), (first, last) = _read(owners.lines), owners.shard
         owner = dyads.col if owners.role == Role.COL else dyads.row
         start = np.searchsorted(owner, np.arange(first, last + 1))
-        return Shard(owners.role, first, start, _identity(len(dyads)), dyads), start.nbytes
+        shard = Shard(owners.role, first, start, _identity(len(dyads)), dyads)
+        # The shard keeps its order by relation, eight bytes a dyad.
+        by_relation = 8 * len(dyads) if dyads.relation is not None and owners.role == Role.ROW else 0
+        return shard, size + start.nbytes + by_relation
 
     whole: Shard = _keep((owners.lines, owners.shard, owners.role), read)
     first, last = owners.bounds
+    if (first, last) == (0, len(whole)):
+        return whole
     return replace(whole, first=whole.first + first, start=whole.start[first : last + 1])
 
 
@@ -336,7 +343,7 @@ def introduced(store: str | None = None, trial: bool = False) -> dict[str, Any]:
     said: dict[str, Any] = {"name": found.name, "versions": found.versions, "processor": found.processor}
     if store is not None:
         try:
-            said["pairs"] = reached(store)
+            said["pairs"], said["store"] = reached(store)
         except StoreError as error:
             said["error"] = str(error)
     if trial:

@@ -210,9 +210,9 @@ class LFL(CallbackSupportMixin, Predictor):
             known = replace(known, only_links=True)
         known = known.having_seen(observed.dyads)
         objective = parts.objective(known)
-        self._engine.check(objective, observed.dyads)
         n_models = self._n_models(is_sampled=correction is not None)
         solver = self._solver_for(objective, len(observed.dyads), n_models, is_sampled=correction is not None)
+        self._engine.check(objective, observed.dyads, solver.descends)
         if checkpoint is not None and self.warm_start:
             raise InputError("Got checkpoint and warm_start=True: expected one of them. Omit one.")
         settings = (

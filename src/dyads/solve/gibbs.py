@@ -37,6 +37,7 @@ class Gibbs(Setting):
 
     needs_smooth: ClassVar[bool] = False
     samples: ClassVar[bool] = True
+    descends: ClassVar[bool] = False
 
     sweeps: int | None = None
     chains: int | None = None

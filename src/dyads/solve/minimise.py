@@ -80,11 +80,14 @@ NOT_SAVED = NotSaved()
 class Minimiser(Protocol):
     """A solver that minimises.
 
-    `needs_smooth` says whether the objective must have a continuous gradient. `planned` is the number of iterations, or
-    None if it depends on a tolerance.
+    `needs_smooth` says whether the objective must have a continuous gradient, `descends` whether the solver runs epochs
+    of SGD. `planned` is the number of iterations, or None if it depends on a tolerance.
     """
 
     needs_smooth: ClassVar[bool]
+
+    @property
+    def descends(self) -> bool: ...
 
     @property
     def planned(self) -> int | None: ...
@@ -139,6 +142,7 @@ class LBFGS(Setting):
     needs_smooth: ClassVar[bool] = True
     samples: ClassVar[bool] = False
     planned: ClassVar[None] = None
+    descends: ClassVar[bool] = False
 
     max_iter: int = 500
     tol: float = 1e-6
@@ -243,6 +247,7 @@ class SGD(Setting):
 
     needs_smooth: ClassVar[bool] = False
     samples: ClassVar[bool] = False
+    descends: ClassVar[bool] = True
 
     max_iter: int = 20
     learning_rate: float | None = None
@@ -358,6 +363,11 @@ class Newton(Setting):
     tol: float = 1e-6
     epochs: int = 0
 
+    @property
+    def descends(self) -> bool:
+        """Whether epochs of SGD come first."""
+        return self.epochs > 0
+
     def __post_init__(self) -> None:
         self.check_count("max_iter", 1)
         self.check_number("tol")
@@ -380,6 +390,8 @@ class Newton(Setting):
             for role in updates.roles:
                 updates.solve(role)
             theta = updates.theta()
+            # An engine keeps blocks for its updates, and the value needs room for others.
+            del updates
             if unowned is not None:
                 theta = LBFGS(UNOWNED_ITERATIONS).minimise(unowned, theta, seed, lambda *_: False).theta
             value = problem.value(theta)

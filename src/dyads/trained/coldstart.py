@@ -330,7 +330,7 @@ def _fold_in_draw(
     prior = OwnPrior((draw.rows.centre, draw.cols.centre))
     if draw.rows.precision is not None and draw.cols.precision is not None:
         prior = prior._replace(precision=(draw.rows.precision, draw.cols.precision))
-    with engine.bind(model.parts.objective(model.known, counts), dyads) as problem:
+    with engine.for_memory().bind(model.parts.objective(model.known, counts), dyads) as problem:
         solution, ended = _solve_in_turn(problem, draw.theta, rows, cols, prior, number)
     theta = draw.theta.copy()
     for codes, block, solved in zip(sides, model.layout.blocks(theta), model.layout.blocks(solution), strict=False):
@@ -455,7 +455,7 @@ def supposed(record: Record, dyads: Dyads, side: str, engine: Engine) -> Record:
     centre = [model.draw.rows.centre, model.draw.cols.centre]
     centre[role] = model.layout.blocks(model.theta)[known.set_of(role)][code[0]].astype(np.float64)
     rows, cols = (code, code) if known.one_set else (code, code[:0]) if role == 0 else (code[:0], code)
-    with engine.bind(record.parts.objective(known, known.counts_of(joined)), joined) as problem:
+    with engine.for_memory().bind(record.parts.objective(known, known.counts_of(joined)), joined) as problem:
         solution, _ = _solve_in_turn(problem, model.theta, rows, cols, OwnPrior((centre[0], centre[1])), 0)
     return replace(record, draws=(replace(model.draw, theta=solution.astype(model.theta.dtype)),))
 
