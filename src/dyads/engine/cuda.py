@@ -130,12 +130,23 @@ def kernels() -> Any:
 
 
 class Planned(NamedTuple):
-    """A part of the blocks of a role, as teams take it; on the device, but for `part`."""
+    """A part of the blocks of a role, as teams take it; `groups` and `team_part` on the device.
+
+    `n_weighted` : columns of label weights, one if no group needs them. `pairs` : see `device.pairs_of`; None where no
+    curvature is computed.
+    """
 
     part: Part
     block_size: int
     groups: Groups
+    n_weighted: int
+    pairs: Array | None
     team_part: Any
+
+    @classmethod
+    def of(cls, part: Part, block_size: int, groups: Groups, pairs: Array | None) -> "Planned":
+        """Return the plan of a part before it is cut, on the host."""
+        return cls(part, block_size, groups, len(groups.own) if (groups.own < 0).any() else 1, pairs, None)
 
 
 class Held(NamedTuple):
@@ -170,7 +181,7 @@ class DeviceBound(Bound):
         self.specs = Specs.of(objective.structure, objective.loss, np.float32)
         self._sizes, self._one_set = objective.layout.sizes, objective.structure.one_set
         self._held: dict[Role, Held] = {}
-        self._planned: dict[tuple[Role, int], list[Planned]] = {}
+        self._planned: dict[tuple[Role, int, bool], list[Planned]] = {}
         self._dealt: Any = None
 
     def held(self, role: Role) -> Held:
@@ -196,15 +207,19 @@ class DeviceBound(Bound):
             )
         return self._held[role]
 
-    def planned(self, role: Role, most: int) -> list[Planned]:
-        """Return the parts, of at most `most` entries, of the blocks of a role."""
-        if (role, most) not in self._planned:
-            groups, kernels = self.held(role).groups, self.kernels
-            self._planned[role, most] = [
-                Planned(part, self._sizes[role.place], *kernels.to_device((groups, kernels.TeamPart.cut(part))))
-                for part in groups.parts(most)
-            ]
-        return self._planned[role, most]
+    def planned(self, role: Role, most: int, curved: bool = True) -> list[Planned]:
+        """Return the parts, of at most `most` entries, of the blocks of a role; `curved` : for curvatures, too."""
+        if (role, most, curved) not in self._planned:
+            kernels, groups, size = self.kernels, self.held(role).groups, self._sizes[role.place]
+            on_device, parts = kernels.to_device(groups), []
+            for part in groups.parts(most):
+                planned = Planned.of(part, size, groups, kernels.pairs_of(part) if curved else None)
+                # Before parts are cut, which takes long for those that do not fit.
+                kernels.Room.of(self.specs, planned, curved and role != Role.SHARED)
+                cut = kernels.TeamPart.cut(part, planned.pairs)
+                parts.append(planned._replace(groups=on_device, team_part=kernels.to_device(cut)))
+            self._planned[role, most, curved] = parts
+        return self._planned[role, most, curved]
 
     @property
     def is_dealt(self) -> bool:
@@ -307,7 +322,7 @@ class PieceSums:
 
     def of_all(self, level: int) -> tuple[float, Array]:
         """Return the loss of all dyads and, by level, its gradient by each owner's block (n, size)."""
-        (whole,) = self._bound.planned(self._role, self._X.shape[1])
+        (whole,) = self._bound.planned(self._role, self._X.shape[1], False)
         value, out = self._kernels.sum_pieces(self._sums, self._X, self._held.pieces, whole, level)
         gradient = np.zeros(self._X.shape)
         if level != self._kernels.VALUE:
@@ -322,9 +337,8 @@ class PieceSums:
 
     def work(self, t: int, part: Part) -> tuple[Planned, Any]:
         """Return a part of the block of an owner as teams take it, and the pieces of the owner."""
-        for planned in (*self._bound.planned(self._role, PART), *self._bound.planned(self._role, self._X.shape[1])):
-            if np.array_equal(planned.part.entry, part.entry):
-                break
+        cuts = (self._bound.planned(self._role, most) for most in (PART, self._X.shape[1]))
+        planned = next(it for parts in cuts for it in parts if np.array_equal(it.part.entry, part.entry))
         _, bounds = pieces_of(self.owned.start[t : t + 2])
         return planned, self._kernels.to_device((np.zeros(len(bounds), np.int32), bounds))
 
