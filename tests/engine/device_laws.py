@@ -184,6 +184,23 @@ def test_a_kernel_allocates_what_its_room_says(monkeypatch):
     assert sum(array.nbytes for array in block._allocations.values()) == 4 * room.floats
 
 
+def test_a_fit_on_another_thread_does_not_write_to_this_ones_arrays(monkeypatch):
+    """The other fit computes between a kernel and the copy of its result."""
+    theta, _, device = both(BILINEAR, Log())
+    _, _, other = both(BILINEAR, Log())
+    with device, other:
+        expected, to_host = device.loss(theta), device._bound.kernels.to_host
+        other.loss(theta)
+
+        def later(array):
+            monkeypatch.setattr(device._bound.kernels, "to_host", to_host)
+            other.loss(2 * theta)
+            return to_host(array)
+
+        monkeypatch.setattr(device._bound.kernels, "to_host", later)
+        assert device.loss(theta) == expected
+
+
 @pytest.mark.skipif(not config.ENABLE_CUDASIM, reason="a device has its own number of threads")
 def test_the_number_of_threads_of_a_team_does_not_matter(monkeypatch):
     """Threads of the simulator show a missing barrier, as threads of a device would."""

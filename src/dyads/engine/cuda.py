@@ -8,6 +8,7 @@ for new entities.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any, NamedTuple, Self
 
@@ -178,6 +179,8 @@ class DeviceBound(Bound):
     def __init__(self, objective: Objective, dyads: Dyads, counts: Counts | None, threads: Threads) -> None:
         super().__init__(objective, dyads, counts, threads, shard=len(dyads) + 1)
         self.kernels = kernels()
+        # Not of the module: fits on several threads must not write to each other's arrays.
+        self.buffer = lru_cache(maxsize=16)(self.kernels.new_array)
         self.specs = Specs.of(objective.structure, objective.loss, np.float32)
         self._sizes, self._one_set = objective.layout.sizes, objective.structure.one_set
         self._held: dict[Role, Held] = {}
@@ -239,7 +242,7 @@ class DeviceBound(Bound):
         self._dealt = None
         self._held.clear()
         self._planned.clear()
-        self.kernels.buffer.cache_clear()
+        self.buffer.cache_clear()
 
 
 class Device(Host):
@@ -323,7 +326,7 @@ class PieceSums:
     def of_all(self, level: int) -> tuple[float, Array]:
         """Return the loss of all dyads and, by level, its gradient by each owner's block (n, size)."""
         (whole,) = self._bound.planned(self._role, self._X.shape[1], False)
-        value, out = self._kernels.sum_pieces(self._sums, self._X, self._held.pieces, whole, level)
+        value, out = self._kernels.sum_pieces(self._sums, self._X, self._held.pieces, whole, level, self._bound.buffer)
         gradient = np.zeros(self._X.shape)
         if level != self._kernels.VALUE:
             owner = self._held.owner
@@ -345,7 +348,7 @@ class PieceSums:
     def sums_at(self, e: int, x: Array, part: Part, curved: bool, out: Array, work: Any) -> float:
         planned, pieces = work
         level, at = self._kernels.CURVATURE if curved else self._kernels.VALUE, self._kernels.to_device(single(x[None]))
-        value, partial = self._kernels.sum_pieces(self._sums, at, pieces, planned, level)
+        value, partial = self._kernels.sum_pieces(self._sums, at, pieces, planned, level, self._bound.buffer)
         if curved:
             out[:] = partial.sum(axis=0, dtype=np.float64)
         return float(value.sum())
@@ -416,7 +419,7 @@ class DeviceUpdates(HostUpdates):
         elif prior.active.any():
             size, (small, large) = table.shape[1], self._entities(role, codes)
             (whole,) = self._bound.planned(role, size)
-            self._kernels.solve(self._team_sums(role, blocks, prior), small, whole, steps)
+            self._kernels.solve(self._team_sums(role, blocks, prior), small, whole, steps, self._bound.buffer)
             self._take(table, blocks[role.place], small)
             for e in large:
                 descend(sums, e, table[e], steps, whole.part, System.of(size, size), sums.work(e, whole.part))
@@ -432,7 +435,7 @@ class DeviceUpdates(HostUpdates):
             return draw_shared(sums, table, key, in_order)
         size, (small, large) = table.shape[1], self._entities(role, codes)
         planned = self._bound.planned(role, PART)
-        accepted = self._kernels.draw(self._team_sums(role, blocks, own), small, planned, key)
+        accepted = self._kernels.draw(self._team_sums(role, blocks, own), small, planned, key, self._bound.buffer)
         self._take(table, blocks[role.place], small)
         for number, (part, *_) in enumerate(planned):
             for e in large:

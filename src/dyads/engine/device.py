@@ -8,7 +8,7 @@ every run. Arrays are in single precision, sums of losses in double.
 The scratch arrays of a team lie in shared memory; their sizes are those of a `Room`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -623,33 +623,31 @@ def new_array(shape: tuple[int, ...], dtype: Any) -> Any:
     return np.empty(shape, dtype) if SIMULATED else cuda.device_array(shape, dtype)
 
 
-@lru_cache(maxsize=16)
-def buffer(shape: tuple[int, ...], dtype: Any) -> Any:
-    """Return an uninitialised array on the device; the next call with this shape may return the same one."""
-    return new_array(shape, dtype)
+Buffer = Callable[[tuple[int, ...], Any], Any]
+"""Returns an uninitialised array on the device, of a shape and a type; the next call may return the same one."""
 
 
-def solve(sums: TeamSums, entity: Array, planned: Any, steps: Steps) -> None:
+def solve(sums: TeamSums, entity: Array, planned: Any, steps: Steps, buffer: Buffer) -> None:
     """Move the blocks of entities towards their optimum; `entity` : (m,), those with the most dyads first."""
-    room, n_teams, scratch = _driven(sums, len(entity), planned)
+    room, n_teams, scratch = _driven(sums, len(entity), planned, buffer)
     X = sums.blocks[Role(sums.owned.role).place]
     task = Solving(sums, planned.groups, planned.team_part, X, to_device(entity), scratch, steps)
     if len(entity):
         kernel_of(room)[n_teams, THREADS](task)
 
 
-def draw(sums: TeamSums, entity: Array, parts: Sequence[Any], key: Key) -> Array:
+def draw(sums: TeamSums, entity: Array, parts: Sequence[Any], key: Key, buffer: Buffer) -> Array:
     """Draw the blocks of entities, part by part; return the number (n,) of accepted parts of each entity."""
     X, item = sums.blocks[Role(sums.owned.role).place], to_device(entity)
     accepted = to_device(np.zeros(len(X), np.float32))
     for number, planned in enumerate(parts if len(entity) else ()):
-        room, n_teams, scratch = _driven(sums, len(entity), planned)
+        room, n_teams, scratch = _driven(sums, len(entity), planned, buffer)
         task = Drawing(sums, planned.groups, planned.team_part, X, item, scratch, key, number, accepted)
         kernel_of(room)[n_teams, THREADS](task)
     return to_host(accepted)
 
 
-def _driven(sums: TeamSums, n: int, planned: Any) -> tuple[Room, int, Any]:
+def _driven(sums: TeamSums, n: int, planned: Any, buffer: Buffer) -> tuple[Room, int, Any]:
     """Return what a task of n entities takes: the room of a team, the number of teams, and global memory."""
     room = Room.of(sums.specs, planned, True)
     if room.system[0] > 1:
@@ -659,7 +657,7 @@ def _driven(sums: TeamSums, n: int, planned: Any) -> tuple[Room, int, Any]:
 
 
 def sum_pieces(
-    sums: TeamSums, X: Any, pieces: tuple[Any, Any], planned: Any, level: int
+    sums: TeamSums, X: Any, pieces: tuple[Any, Any], planned: Any, level: int, buffer: Buffer
 ) -> tuple[Array, Array]:
     """Return the losses (n,) of pieces and, by level, their gradients (n, 1, size), or with curvatures below them.
 
