@@ -5,17 +5,29 @@ import subprocess
 import sys
 from pathlib import Path
 
+import device_laws
 import numpy as np
 import pytest
 
 from dyads import LFLOrdinal
 from dyads.errors import InputError
+from dyads.model.loss import LOSSES
+from dyads.model.structure import STRUCTURES
+from problems import LOSS_CASES
 
 
 def test_without_a_gpu_a_sentence_says_what_to_install():
     rng = np.random.default_rng(0)
     with pytest.raises(InputError, match=r"NVIDIA GPU.*dyads\[cuda12\].*engine='cpu'"):
         LFLOrdinal(2, engine="cuda").fit(rng.integers(0, 5, (40, 2)), rng.integers(1, 4, 40))
+
+
+def test_every_structure_and_loss_has_a_law_on_the_device():
+    structures, losses = zip(*(case.values for case in device_laws.CASES), strict=True)
+    assert {(type(structure), structure.one_set) for structure in structures} == set(STRUCTURES.values())
+    assert {type(loss) for loss in losses} == {type(case) for cases in LOSS_CASES.values() for case in cases}
+    assert LOSS_CASES.keys() == LOSSES.keys()
+    assert {2, 4} <= {structure.n_labels for structure in structures}
 
 
 @pytest.mark.slow
