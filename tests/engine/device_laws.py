@@ -9,10 +9,11 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
+from geweke import z_scores
 from numba import config
 
 from dyads.data.dyads import Counts, Dyads
-from dyads.engine import CPU, CUDA, cuda
+from dyads.engine import CPU, CUDA, cuda, posterior
 from dyads.engine.api import Query
 from dyads.engine.bundles import ABSENT, Specs
 from dyads.engine.descent import decay
@@ -124,6 +125,17 @@ def test_draws_are_the_cpus_up_to_rounding_and_the_same_in_every_run(
                 assert np.array_equal(accepted, theirs.draw(role, key, prior))
             assert np.array_equal(ours.theta(), again.theta())
             assert relative_error(ours.theta(), theirs.theta()) < 50 * SINGLE
+
+
+@pytest.mark.skipif(config.ENABLE_CUDASIM, reason="takes minutes in the simulator")
+@pytest.mark.parametrize(
+    "structure", [Stereotype(3, 3, 1, False, 2, 1), Bilinear(3, 3, 1, False, 1)], ids=lambda case: type(case).__name__
+)
+def test_gewekes_joint_distribution_test(structure, monkeypatch):
+    monkeypatch.setattr(posterior, "BIAS_SPREAD", 1.0)
+    monkeypatch.setattr(cuda, "PART", 4)
+    z = z_scores(CUDA(), structure)
+    assert np.abs(z).max() < 4, z.round(1)
 
 
 @pytest.mark.parametrize(
