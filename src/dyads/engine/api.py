@@ -204,7 +204,10 @@ class Engine(Protocol):
         ...
 
     def check(self, objective: Objective, dyads: Dyads) -> None:
-        """Raise if dyads cannot be bound; a fit asks before it searches for anything."""
+        """Raise if dyads cannot be bound, and warn of what this engine leaves to another.
+
+        A fit asks before it searches for anything.
+        """
         ...
 
     def for_memory(self) -> "Engine":

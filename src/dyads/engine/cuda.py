@@ -6,6 +6,7 @@ the nodes of one id set, sums with features of dyads), SGD with features, the dr
 for new entities.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -24,7 +25,7 @@ from dyads.engine.lanes import SERIAL
 from dyads.engine.orders import Bounds, even_tasks, in_order
 from dyads.engine.sums import Groups, Part, Prior
 from dyads.engine.updates import HostUpdates
-from dyads.errors import InputError
+from dyads.errors import EngineWarning, InputError, caller_level
 from dyads.model.objective import BlockPrior, Moments, Objective
 from dyads.model.parameters import Blocks, Role
 from dyads.model.record import Model
@@ -67,7 +68,22 @@ class CUDA(Setting):
         return Device(objective, DeviceBound(objective, dyads, counts, Threads(CPU().n_threads())))
 
     def check(self, objective: Objective, dyads: Dyads) -> None:
-        pass
+        kernels()
+        n_features = objective.layout.n_features
+        left = []
+        if n_features[2]:
+            left.append("everything but predictions, since there are features of pairs")
+        else:
+            if objective.structure.one_set:
+                left.append("Newton steps and posterior draws of one id set")
+            if any(n_features):
+                left.append("SGD with features, and posterior draws of side weights")
+        if left:
+            warnings.warn(
+                f"engine='cuda' leaves to the CPU, where it takes as long as with engine='cpu': {'; '.join(left)}.",
+                EngineWarning,
+                stacklevel=caller_level(),
+            )
 
     def for_memory(self) -> Self:
         return self
