@@ -37,7 +37,7 @@ def test_a_missing_gpu_is_refused_before_a_fit_searches_for_penalties(monkeypatc
     [
         (False, (0, 0, 0), None),
         (True, (0, 0, 0), "Newton steps and posterior draws of one id set"),
-        (False, (2, 0, 0), "SGD with features, and posterior draws of side weights"),
+        (False, (2, 0, 0), "SGD with features"),
         (False, (2, 0, 1), "everything but predictions, since there are features of pairs"),
     ],
 )
