@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Real data for benchmarks, where it lies beside the checkout.
 export DYADS_DATA ?= $(wildcard $(CURDIR)/../shared/data)
 
-.PHONY: demo dist docs pictures test test-slow lint types contracts check golden fuzz chaos chaos-cluster bench bench-posterior bench-cluster speed rivals accuracy serve-bench ranking reproduce reproduce-posterior clean
+.PHONY: demo dist docs pictures test test-slow lint types contracts check golden fuzz chaos chaos-cluster bench bench-posterior bench-cluster bench-gpu speed rivals accuracy serve-bench ranking reproduce reproduce-posterior clean
 
 demo: $(VENV)/.installed
 	$(BIN)/dyads demo --force
@@ -84,6 +84,10 @@ bench-posterior: $(VENV)/.installed
 # A sweep on a Ray cluster of this machine, and simulated on larger ones: some ten minutes. PAIRS=<n> and STORE=<folder>.
 bench-cluster: $(VENV)/.installed
 	$(BIN)/python benchmarks/scaling.py --pairs $(or $(PAIRS),1e7) $(if $(STORE),--store $(STORE))
+
+# Epochs and sweeps on an NVIDIA GPU, which this machine must have, beside the CPU.
+bench-gpu: $(VENV)/.installed
+	$(BIN)/python benchmarks/gpu.py
 
 # Speed beside C++ and other libraries: some minutes. BASE=<checkout> compares sweeps, RIVALS=1 runs other libraries again.
 speed: $(VENV)/.installed

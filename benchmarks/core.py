@@ -92,16 +92,18 @@ def run_apart(script, name, *arguments):
 
 
 def main(measurements, script):
-    """Run all measurements of a script and keep their results, or the one named on the command line."""
+    """Run all measurements of a script, keep and return their results; or print the one named on the command line."""
     if len(sys.argv) > 1:
         warnings.simplefilter("ignore")
         print(json.dumps(measurements[sys.argv[1]](*sys.argv[2:])))
-        return
+        return None
     import numba
     import scipy
 
     versions = {"python": platform.python_version(), "numpy": np.__version__, "numba": numba.__version__}
     results = {"versions": versions | {"scipy": scipy.__version__}, "cores": os.cpu_count()}
+    path = Path(script).parent / "results" / f"{Path(script).stem}.json"
+    path.parent.mkdir(exist_ok=True)
     for name, function in measurements.items():
         try:
             found = run_apart(script, name)
@@ -110,9 +112,8 @@ def main(measurements, script):
             continue
         results[name] = {"what": function.__doc__, **found}
         print(json.dumps({name: results[name]}, indent=1), flush=True)
-    path = Path(script).parent / "results" / f"{Path(script).stem}.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(results, indent=1) + "\n")
+        path.write_text(json.dumps(results, indent=1) + "\n")
+    return results
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""The CUDA engine beside the CPU's: seconds of sweeps, gradients and whole fits. See core.py for how it works.
+"""The CUDA engine beside the CPU's: seconds of epochs, sweeps, gradients and whole fits. See core.py for how it works.
 
-`python benchmarks/gpu.py` on a machine with an NVIDIA GPU writes the figures of the GPU table of docs/benchmarks.md.
-Seconds are those of iterations after the first, which compiles.
+`python benchmarks/gpu.py` on a machine with an NVIDIA GPU measures everything, keeps it in results/gpu.json after each
+part, and writes the GPU tables of docs/benchmarks.md; `python benchmarks/gpu.py sgd 1e7` prints one part. Times are
+those of iterations after the first, which compiles. What takes most memory comes last: by calculation,
+10^9 dyads take some 60 GB of the host and 40 GB of the device.
 """
 
 import math
@@ -12,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from core import main, rounded
+from page import write_gpu_tables
 
 from dyads import CPU, CUDA, L2, SGD, Features, Gibbs, LFLClassifier, LFLOrdinal, SideInformation
 from dyads.data.dyads import Counts, Dyads
@@ -30,26 +33,30 @@ def say(*words):
     print(*words, file=sys.stderr, flush=True)
 
 
-def made_up(n, n_rows, n_cols, n_labels=5, skewed=True, seed=0):
+STRUCTURES = {"ordinal": "stereotype", "nominal": "bilinear"}
+"""Structures of `LFLOrdinal` and `LFLClassifier`."""
+
+
+def made_up(n, n_rows, n_cols, n_labels=5, skewed=True):
     """Coded dyads, popularity-skewed as ratings are, or uniform."""
-    rng = np.random.default_rng(seed)
-    shares = (rng.beta(0.6, 2.5, n), rng.beta(0.45, 4, n)) if skewed else rng.random((2, n))
-    row, col = ((m * share).astype(np.int32).clip(0, m - 1) for m, share in zip((n_rows, n_cols), shares, strict=True))
-    return Dyads(row, col, rng.integers(0, n_labels, n).astype(np.int8), None, n_rows, n_cols, n_labels, None, 1)
+    row, col, label = coded(n, n_rows, n_cols, skewed, n_labels)
+    return Dyads(row, col, label, None, n_rows, n_cols, n_labels)
+
+
+def objective_of(dyads, rank, structure, strength=1.0, counts=None):
+    """An objective with the log loss."""
+    n_terms = 1 if structure == "stereotype" else None
+    layout = Layout(build(structure, dyads.n_labels, dyads.n_labels, True, rank, n_terms), dyads.n_rows, dyads.n_cols)
+    names = ("row_bias", "col_bias", "row_factors", "col_factors", "phi")
+    counts = Counts.of(dyads, False) if counts is None else counts
+    return Objective(layout, Log(), Penalty.of(layout, dict.fromkeys(names, strength), "none", counts))
 
 
 def sweep_seconds(engine, dyads, rank, structure="stereotype", times=4):
     """Least seconds of a sweep of the sampler with its loss, of a few after the first."""
-    layout = Layout(
-        build(structure, dyads.n_labels, dyads.n_labels, True, rank, 1 if structure == "stereotype" else None),
-        dyads.n_rows,
-        dyads.n_cols,
-    )
-    names = ("row_bias", "col_bias", "row_factors", "col_factors", "phi")
-    penalty = Penalty.of(layout, dict.fromkeys(names, 1.0), "none", Counts.of(dyads, False))
-    theta = np.random.default_rng(1).normal(scale=0.1, size=layout.size)
-    seconds = []
-    with engine.bind(Objective(layout, Log(), penalty), dyads) as problem:
+    objective, seconds = objective_of(dyads, rank, structure), []
+    theta = np.random.default_rng(1).normal(scale=0.1, size=objective.layout.size)
+    with engine.bind(objective, dyads) as problem:
         posterior = Posterior(problem)
         state = posterior.start(theta, np.random.default_rng(0))
         for number in range(1 + times):
@@ -60,23 +67,58 @@ def sweep_seconds(engine, dyads, rank, structure="stereotype", times=4):
     return min(seconds[1:])
 
 
+def epoch_seconds(engine, dyads, rank, structure="stereotype", times=3):
+    """Least seconds of an epoch of SGD, of a few after the first."""
+    objective, seconds = objective_of(dyads, rank, structure), []
+    theta = objective.layout.initial(np.random.default_rng(0), np.ones(dyads.n_labels)).astype(np.float32)
+    with engine.bind(objective, dyads) as problem:
+        descent = problem.descent(theta)
+        for number in range(1 + times):
+            began = time.perf_counter()
+            descent.epoch(1 - number / (1 + times), 0, number)
+            seconds.append(time.perf_counter() - began)
+    return min(seconds[1:])
+
+
+def bandwidth(n=2**28, times=5):
+    """Bytes a second that the device reads and writes, of a copy of a gigabyte there."""
+    from numba import cuda
+
+    one, other, seconds = cuda.device_array(n, np.float32), cuda.device_array(n, np.float32), []
+    for _ in range(1 + times):
+        cuda.synchronize()
+        began = time.perf_counter()
+        other.copy_to_device(one)
+        cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
+    return 2 * one.nbytes / min(seconds[1:])
+
+
+def update_bytes(dyads, rank, structure):
+    """Bytes of an update of SGD: both blocks and their sums of squares, read and written, and the dyad."""
+    row, col, _ = objective_of(dyads, rank, structure).layout.sizes
+    return 4 * 4 * (row + col) + dyads.row.itemsize + dyads.col.itemsize + dyads.label.itemsize
+
+
 def sweeps():
-    """Milliseconds of a sweep through `fit`, with all that a fit does between sweeps: ML-1M, and 20 million ratings."""
-    milliseconds = {}
+    """Milliseconds of a sweep of ML-1M at rank 10 through `fit`, with all that a fit does between sweeps."""
     data = published.movielens_1m()
-    large = made_up(20_000_000, 138_493, 26_744)
-    cases = {
-        "ML-1M, rank 10": (10, data.X, data.y, 30),
-        "20 million made-up ratings, rank 32": (32, {"row": large.row, "col": large.col}, large.label, 8),
-    }
-    for name, (rank, X, y, n) in cases.items():
-        times = []
-        model = LFLOrdinal(rank, solver=Gibbs(sweeps=n), engine="cuda", random_state=0)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", NotConvergedWarning)
-            model.fit(X, y, callback=lambda progress, times=times: times.append(time.perf_counter()))
-        milliseconds[name] = 1e3 * float(np.median(np.diff(times)[2:]))
-    return rounded(milliseconds) | {"at most": {"ML-1M": 40, "20 million": 600}}
+    return rounded({"sweep": sweep_of_a_fit(data.X, data.y, 10, 30)}) | {"at most": 40}
+
+
+def sweeps_of_many():
+    """Milliseconds of a sweep of 20 million made-up ratings at rank 32, like `sweeps`."""
+    made = made_up(20_000_000, 138_493, 26_744)
+    return rounded({"sweep": sweep_of_a_fit({"row": made.row, "col": made.col}, made.label, 32, 8)}) | {"at most": 600}
+
+
+def sweep_of_a_fit(X, y, rank, n_sweeps):
+    times = []
+    model = LFLOrdinal(rank, solver=Gibbs(sweeps=n_sweeps), engine="cuda", random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotConvergedWarning)
+        model.fit(X, y, callback=lambda progress: times.append(time.perf_counter()))
+    return 1e3 * float(np.median(np.diff(times)[2:]))
 
 
 def gradients():
@@ -98,27 +140,45 @@ def gradients():
     return rounded(least | {"times faster": least["CPU, two threads"] / least["CUDA"]}) | {"at least": 50}
 
 
-def growth():
-    """Milliseconds of a sweep, GPU and CPU with two threads: by number of dyads, labels and rank."""
-    table = {}
-    for n in (10**5, 10**6, 10**7, 10**8):
-        dyads = made_up(n, math.isqrt(n) * 20, math.isqrt(n) * 4)
-        table[f"{n:.0e} dyads, rank 10"] = both(dyads, 10, n <= 10**6)
-    for n_labels in (2, 10, 50):
-        structure = "bilinear" if n_labels == 2 else "stereotype"
-        table[f"{n_labels} labels, 10^6 dyads, rank 10"] = both(
-            made_up(10**6, 6040, 3706, n_labels), 10, n_labels <= 10, structure
-        )
-    for rank in (5, 32, 64, 128):
-        table[f"rank {rank}, 10^6 dyads"] = both(made_up(10**6, 6040, 3706), rank, rank <= 32)
-    return rounded(table)
+def by_dyads():
+    """Epochs of SGD and sweeps by the number of dyads: rank 10, 5 ordered labels."""
+    sizes = (10**5, 10**6, 10**7, 10**8)
+    return {
+        f"{n:,}": of_both(made_up(n, math.isqrt(n) * 20, math.isqrt(n) * 4), 10, "ordinal", n <= 10**6) for n in sizes
+    }
 
 
-def both(dyads, rank, with_cpu, structure="stereotype"):
-    row = {"GPU, ms": 1e3 * sweep_seconds(CUDA(), dyads, rank, structure)}
+def by_labels():
+    """Epochs of SGD and sweeps by the number of labels: 10^6 dyads, rank 10."""
+    return {
+        f"{n} {kind}": of_both(made_up(10**6, 6040, 3706, n), 10, kind, n <= 10)
+        for kind in STRUCTURES
+        for n in (2, 5, 10, 20, 50)
+        if not (kind == "ordinal" and n == 2)
+    }
+
+
+def by_rank():
+    """Epochs of SGD and sweeps by the rank: 10^6 dyads, 5 ordered labels."""
+    return {
+        str(rank): of_both(made_up(10**6, 6040, 3706), rank, "ordinal", rank <= 32) for rank in (5, 10, 32, 64, 128)
+    }
+
+
+def of_both(dyads, rank, kind, with_cpu):
+    """Nanoseconds a dyad of an epoch and a sweep, on the GPU and two CPU threads, and the share of the memory limit."""
+    structure, n = STRUCTURES[kind], len(dyads)
+    epoch = epoch_seconds(CUDA(), dyads, rank, structure)
+    figures = {
+        "SGD": 1e9 * epoch / n,
+        "share": n * update_bytes(dyads, rank, structure) / (epoch * bandwidth()),
+        "sweep": 1e9 * sweep_seconds(CUDA(), dyads, rank, structure, 2) / n,
+    }
     if with_cpu:
-        row["CPU, ms"] = 1e3 * sweep_seconds(CPU(2), dyads, rank, structure, times=1)
-    return row
+        figures["SGD, CPU"] = 1e9 * epoch_seconds(CPU(2), dyads, rank, structure, 1) / n
+        figures["sweep, CPU"] = 1e9 * sweep_seconds(CPU(2), dyads, rank, structure, 1) / n
+    say(n, rank, kind, dyads.n_labels, rounded(figures))
+    return rounded(figures)
 
 
 def sgd(n=10**8):
@@ -162,6 +222,13 @@ def billion(n=10**9):
     return of_engine(int(n), True, 3, False) | {"at most": 60}
 
 
+def billion_sweep(n=10**9):
+    """Nanoseconds for a dyad of a sweep of 10^9 popularity-skewed dyads, rank 10, 5 ordered labels."""
+    n = int(n)
+    dyads = made_up(n, 10**6, 10**5)
+    return rounded({"sweep": 1e9 * sweep_seconds(CUDA(), dyads, 10, times=1) / n})
+
+
 def of_engine(n, skewed, n_epochs, twice):
     """Seconds of SGD at rank 32, by `CUDA().bind(...).descent(theta)`: from coded arrays to parameters on the host."""
     row, col, label = coded(n, 10**6, 10**5, skewed)
@@ -173,13 +240,11 @@ def of_engine(n, skewed, n_epochs, twice):
         say(name, round(marks[name], 3))
 
     dyads = Dyads(row, col, label, None, 10**6, 10**5, 5)
-    layout = Layout(build("bilinear", 5, 5, True, 32, None), 10**6, 10**5)
     counts = Counts.of(dyads, False)
     mark("counted")
-    names = ("row_bias", "col_bias", "row_factors", "col_factors")
-    penalty = Penalty.of(layout, dict.fromkeys(names, 6.0), "none", counts)
-    theta = layout.initial(np.random.default_rng(0), np.ones(5)).astype(np.float32)
-    with CUDA().bind(Objective(layout, Log(), penalty), dyads, counts) as problem:
+    objective = objective_of(dyads, 32, "bilinear", 6.0, counts)
+    theta = objective.layout.initial(np.random.default_rng(0), np.ones(5)).astype(np.float32)
+    with CUDA().bind(objective, dyads, counts) as problem:
         mark("bound")
         descent, ends = problem.descent(theta), []
         mark("in cells")
@@ -194,8 +259,8 @@ def of_engine(n, skewed, n_epochs, twice):
     return rounded(marks) | ({"same bits twice": bool(np.array_equal(*ends))} if twice else {})
 
 
-def coded(n, n_rows, n_cols, skewed, part=2**24, seed=0):
-    """Codes of rows and columns, int32, and labels, int8: like `made_up`, by parts, so that memory holds no more."""
+def coded(n, n_rows, n_cols, skewed, n_labels=5, part=2**24, seed=0):
+    """Codes of rows and columns, int32, and labels, int8; made by parts, so that memory holds no more."""
     row, col, label = np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, np.int8)
     streams = np.random.SeedSequence(seed).spawn(-(-n // part))
 
@@ -205,7 +270,7 @@ def coded(n, n_rows, n_cols, skewed, part=2**24, seed=0):
         shares = (rng.beta(0.6, 2.5, m), rng.beta(0.45, 4, m)) if skewed else rng.random((2, m))
         for codes, k, share in zip((row, col), (n_rows, n_cols), shares, strict=True):
             codes[some] = (k * share).astype(np.int32).clip(0, k - 1)
-        label[some] = rng.integers(0, 5, m)
+        label[some] = rng.integers(0, n_labels, m)
 
     with ThreadPoolExecutor() as pool:
         list(pool.map(fill, range(len(streams))))
@@ -244,5 +309,30 @@ def accuracy(case="features and sets with the test pairs", seeds="0,1,2", n_swee
     return rounded({"case": case, "rank": rank, "sweeps": int(n_sweeps)} | dict(mean))
 
 
+def device():
+    """The device's name, and the bytes a second of its memory."""
+    from numba import cuda
+
+    name = cuda.get_current_device().name
+    return {"name": name.decode() if isinstance(name, bytes) else name, "bandwidth": bandwidth()}
+
+
+PARTS = (
+    device,
+    by_dyads,
+    by_labels,
+    by_rank,
+    sgd,
+    epochs,
+    sweeps_of_many,
+    sweeps,
+    gradients,
+    accuracy,
+    billion,
+    billion_sweep,
+)
+
 if __name__ == "__main__":
-    main({f.__name__: f for f in (sweeps, gradients, sgd, epochs, billion, growth, accuracy)}, __file__)
+    results = main({part.__name__: part for part in PARTS}, __file__)
+    if results is not None:
+        write_gpu_tables(results)

@@ -1,10 +1,11 @@
-"""The tables and the picture of speed in ``docs/benchmarks.md``, from what speed.py measured."""
+"""The tables and the picture of speed in ``docs/benchmarks.md``, from what speed.py and gpu.py measured."""
 
 from pathlib import Path
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
 PICTURE = PAGE.parent / "images" / "speed.png"
-BEGIN, END = "<!-- benchmarks/speed.py writes from here -->", "<!-- to here -->"
+BEGIN, GPU_BEGIN = "<!-- benchmarks/speed.py writes from here -->", "<!-- benchmarks/gpu.py writes from here -->"
+END = "<!-- to here -->"
 
 ML_100K, ML_1M = "ML-100K u3", "ML-1M 90/10"
 POINT, POSTERIOR = "dyads, point estimate", "dyads, posterior"
@@ -28,12 +29,17 @@ def write_page(results):
     disturbance = ", ".join(f"{name} {cores:.2f}" for name, cores in results["cores used by others"].items())
     parts = [f"Cores that other processes kept busy meanwhile, of two: {disturbance}.", goal_table(results)]
     parts += [section(results[name]) for name, section in sections.items() if name in results]
-    before, rest = PAGE.read_text().split(BEGIN)
-    _, after = rest.split(END)
-    text = "\n\n".join(parts)
-    PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+    write_between(BEGIN, parts)
     if "error" in results:
         draw(results["error"]["curves"])
+
+
+def write_between(begin, parts):
+    """Write parts between a mark of the page and the next end."""
+    before, rest = PAGE.read_text().split(begin)
+    _, after = rest.split(END, 1)
+    text = "\n\n".join(parts)
+    PAGE.write_text(f"{before}{begin}\n{text}\n{END}{after}")
 
 
 def table(header, lines):
@@ -152,6 +158,44 @@ def growth_tables(figures):
         )
         for size, rows in figures.items()
     )
+
+
+# --------------------------------------------------------------------------------------------------------------- GPU
+
+
+def write_gpu_tables(results):
+    """Write the tables of the CUDA engine from results/gpu.json; parts that are missing say so."""
+    name, speed = results["device"]["name"], results["device"]["bandwidth"] / 1e12
+    sentence = (
+        f"{name}, {speed:.1f} TB a second for a copy on the device; the CPU with two threads of {results['cores']}."
+    )
+    headers = ("SGD, ns per dyad", "of the memory limit", "CPU", "sweep, ns per dyad", "CPU")
+    keys = {"SGD": ".2f", "share": ".0%", "SGD, CPU": ".0f", "sweep": ".2f", "sweep, CPU": ".0f"}
+    tables = [
+        table((first, *headers), [(size, *(shown(row, key, form) for key, form in keys.items())) for size, row in rows])
+        for part, first in (("by_dyads", "dyads"), ("by_labels", "labels"), ("by_rank", "rank"))
+        if (rows := [item for item in results.get(part, {}).items() if item[0] != "what"])
+    ]
+    write_between(GPU_BEGIN, [sentence, table(("goal", "measured", "asked"), gpu_goals(results)), *tables])
+
+
+def gpu_goals(results):
+    """Rows (what, measured, asked), with what has not been measured."""
+    goals = [
+        ("SGD, rank 32, 10^8 uniform dyads", "sgd", "uniform", "{:.0f} million updates a second", "500"),
+        ("the same, popularity-skewed", "sgd", "popularity-skewed", "{:.0f} million updates a second", "250"),
+        ("10^9 dyads, 3 epochs, grouping included", "billion", "theta", "{:.0f} s", "60 s"),
+        ("10^9 dyads, a sweep, rank 10", "billion_sweep", "sweep", "{:.1f} ns per dyad", None),
+        ("ML-1M, a sweep, rank 10", "sweeps", "sweep", "{:.0f} ms", "40 ms"),
+        ("20 million ratings, a sweep, rank 32", "sweeps_of_many", "sweep", "{:.0f} ms", "600 ms"),
+        ("ML-1M, value and gradient, times faster than two threads", "gradients", "times faster", "{:.0f}", "50"),
+        ("ML-1M, posterior with features and who saw what, test pairs among them: RMSE", "accuracy", "RMSE", "{:.4f}",
+         "0.822"),
+        ("seconds of that fit", "accuracy", "seconds", "{:.0f} s", "120 s"),
+    ]  # fmt: skip
+    for what, part, key, form, asked in goals:
+        figure = results.get(part, {}).get(key)
+        yield what, "not measured yet" if figure is None else form.format(figure), asked
 
 
 # ----------------------------------------------------------------------------------------------------------- picture

@@ -30,7 +30,11 @@ STRUCTURE_CASES = {
         Bilinear(N_LABELS, N_LABELS, 1, False, 0),
         Bilinear(N_LABELS, 2, 1, True, 3),
     ],
-    "Stereotype": [Stereotype(N_LABELS, N_LABELS, 1, False, 3, 2), Stereotype(N_LABELS, 0, 1, False, 2, 1)],
+    "Stereotype": [
+        Stereotype(N_LABELS, N_LABELS, 1, False, 3, 2),
+        Stereotype(N_LABELS, 0, 1, False, 2, 1),
+        Stereotype(N_LABELS, 1, 1, True, 2, 2),
+    ],
     "Diagonal": [Diagonal(N_LABELS, N_LABELS, 1, False, 3), Diagonal(N_LABELS, 1, 1, True, 3)],
     "Directed": [Directed(N_LABELS, 0, 2, True, 2), Directed(N_LABELS, N_LABELS, 0, True, 2)],
 }

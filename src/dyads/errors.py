@@ -81,6 +81,10 @@ class WeightWarning(UserWarning):
     """A posterior was sampled with weights that are not counts."""
 
 
+class EngineWarning(UserWarning):
+    """The engine leaves parts of a fit to the CPU."""
+
+
 class FewDyadsWarning(UserWarning):
     """There are too few held-out dyads for what is learnt from them."""
 

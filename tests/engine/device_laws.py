@@ -5,26 +5,31 @@
 
 import sys
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
+from geweke import z_scores
 from numba import config
+from scipy import sparse
 
-from dyads.data.dyads import Counts, Dyads
-from dyads.engine import CPU, CUDA, cuda
+from dyads.data.dyads import Counts, Dyads, Side
+from dyads.engine import CPU, CUDA, cuda, posterior
 from dyads.engine.api import Query
 from dyads.engine.bundles import ABSENT, Specs
 from dyads.engine.descent import decay
+from dyads.engine.entity import PART
+from dyads.engine.orders import in_order
 from dyads.engine.passes import DescentWork, LastTile, Pulled, sgd_pass
-from dyads.model.loss import LOSSES as REGISTERED_LOSSES
+from dyads.engine.sums import Groups
+from dyads.errors import InputError
 from dyads.model.loss import Log
-from dyads.model.objective import BlockPrior
-from dyads.model.parameters import Blocks, Role
+from dyads.model.objective import BlockPrior, Objective, Penalty
+from dyads.model.parameters import Blocks, Layout, Role
 from dyads.model.streams import Key, Stream, random_stream
 from dyads.model.structure import STRUCTURES as REGISTERED_STRUCTURES
+from dyads.model.structure import Bilinear, Stereotype, build
 from problems import (
-    LOSS_CASES,
     LOSSES,
     STRUCTURE_CASES,
     STRUCTURES,
@@ -43,20 +48,24 @@ N_DYADS, N_DRAWS = (30, 2) if config.ENABLE_CUDASIM else (60, 3)
 SINGLE = 2e-4
 """Largest relative error of a result in single precision."""
 
-CASES = [pytest.param(structure, Log(), id=str(structure)) for structure in STRUCTURES] + [
-    pytest.param(STRUCTURES[0], loss, id=str(loss)) for loss in LOSSES
+BILINEAR, STEREOTYPE, DIAGONAL, DIRECTED = (cases[0] for cases in STRUCTURE_CASES.values())
+ONE_SET = STRUCTURE_CASES["Bilinear"][4]
+
+BINARY = [Bilinear(2, 0, 1, False, 3), Stereotype(2, 1, 1, False, 2, 1)]
+"""Binary labels, of which one is free: the CPU folds their label weights into the factors."""
+
+CASES = [pytest.param(structure, Log(), id=str(structure)) for structure in STRUCTURES + BINARY] + [
+    pytest.param(BILINEAR, loss, id=str(loss)) for loss in LOSSES
 ]
-TWO_SETS = [structure for structure in STRUCTURES if not structure.one_set]
+"""The cases of the laws of passes; `test_cuda.py` compares them with the registries."""
 
-
-def test_every_structure_and_loss_has_a_case():
-    assert {kind.__name__ for kind, _ in REGISTERED_STRUCTURES.values()} == set(STRUCTURE_CASES)
-    assert set(REGISTERED_LOSSES) == set(LOSS_CASES)
+TWO_SETS = [structure for structure in STRUCTURES + BINARY if not structure.one_set]
 
 
 def both(structure, loss, n_relations=1, weighted=True, n=N_DYADS):
     """An objective, a point, and the problems of the CPU and of the device."""
-    dyads = make_dyads(n, weighted=weighted, one_set=structure.one_set, n_relations=n_relations)
+    one_set, n_labels = structure.one_set, structure.n_labels
+    dyads = make_dyads(n, weighted=weighted, one_set=one_set, n_relations=n_relations, n_labels=n_labels)
     objective = make_objective(structure, loss, dyads)
     theta = np.random.default_rng(1).normal(scale=0.5, size=objective.layout.size)
     return theta, CPU(1).bind(objective, dyads), CUDA().bind(objective, dyads)
@@ -91,14 +100,21 @@ def test_newton_steps_are_the_cpus(structure, loss, n_relations):
             before = value
 
 
-@pytest.mark.parametrize("large", [False, True])
-@pytest.mark.parametrize("structure", TWO_SETS, ids=lambda case: f"{type(case).__name__}{case.rank}")
-def test_draws_are_the_cpus_up_to_rounding_and_the_same_in_every_run(structure, large, monkeypatch):
+RELATED = [(structure, 3, True, True) for structure in (STRUCTURE_CASES["Stereotype"][1], *BINARY)]
+DRAWN = [(structure, 1, False, False) for structure in TWO_SETS] + [
+    (structure, 1, False, True) for structure in (TWO_SETS[2:5] if config.ENABLE_CUDASIM else TWO_SETS)
+]
+
+
+@pytest.mark.parametrize(("structure", "n_relations", "weighted", "large"), DRAWN + RELATED, ids=str)
+def test_draws_are_the_cpus_up_to_rounding_and_the_same_in_every_run(
+    structure, n_relations, weighted, large, monkeypatch
+):
     if large:
         monkeypatch.setattr(cuda, "LARGE", 9)
         monkeypatch.setattr(cuda, "LARGE_SHARE", 0.0)
         monkeypatch.setattr(cuda, "PIECE", 4)
-    theta, host, device = both(structure, Log(), weighted=False)
+    theta, host, device = both(structure, Log(), n_relations, weighted)
     with host, device:
         ours, again, theirs = device.blocks_in_turn(theta), device.blocks_in_turn(theta), host.blocks_in_turn(theta)
         for role in ours.roles:
@@ -113,10 +129,25 @@ def test_draws_are_the_cpus_up_to_rounding_and_the_same_in_every_run(structure, 
             assert relative_error(ours.theta(), theirs.theta()) < 50 * SINGLE
 
 
-def test_blocks_that_do_not_fit_into_shared_memory_give_the_same_steps(monkeypatch):
-    theta, host, device = both(STRUCTURES[0], Log())
+@pytest.mark.skipif(config.ENABLE_CUDASIM, reason="takes minutes in the simulator")
+@pytest.mark.parametrize(
+    "structure", [Stereotype(3, 3, 1, False, 2, 1), Bilinear(3, 3, 1, False, 1)], ids=lambda case: type(case).__name__
+)
+def test_gewekes_joint_distribution_test(structure, monkeypatch):
+    monkeypatch.setattr(posterior, "BIAS_SPREAD", 1.0)
+    monkeypatch.setattr(cuda, "PART", 4)
+    z = z_scores(CUDA(), structure)
+    assert np.abs(z).max() < 4, z.round(1)
+
+
+@pytest.mark.parametrize(
+    "few", [{"SHARED_FLOATS": 500}, {"MOST_PAIRS": 0}, {"MOST_PAIRS": 0, "MOST_WIDE_PAIRS": 0}], ids=str
+)
+def test_what_does_not_fit_into_shared_memory_gives_the_same_steps(few, monkeypatch):
+    theta, host, device = both(BILINEAR, Log())
     with host, device:
-        monkeypatch.setattr(device._bound.kernels, "SHARED_FLOATS", 700)
+        for name, value in few.items():
+            monkeypatch.setattr(device._bound.kernels, name, value)
         ours, theirs = device.blocks_in_turn(theta), host.blocks_in_turn(theta)
         for role in (Role.ROW, Role.COL):
             ours.solve(role, 2)
@@ -124,12 +155,72 @@ def test_blocks_that_do_not_fit_into_shared_memory_give_the_same_steps(monkeypat
         assert relative_error(ours.theta(), theirs.theta()) < 10 * SINGLE
 
 
+@pytest.mark.parametrize("name", REGISTERED_STRUCTURES)
+def test_a_team_fits_into_shared_memory_or_a_sentence_says_what_to_do(name, monkeypatch):
+    """The simulator knows no limit."""
+    kernels, refused = cuda.kernels(), []
+    monkeypatch.setattr(kernels, "THREADS", 128)
+    n_terms = 2 if "mixture" in name or name == "stereotype" else None
+    for n_labels, rank in product((2, 5, 20, 26, 44, 50), (1, 5, 32, 64, 128)):
+        structure = build(name, n_labels, n_labels, True, rank, n_terms)
+        specs, sizes = Specs.of(structure, Log(), np.float32), Layout(structure, 2, 2).sizes
+        for role in (Role.ROW, Role.COL, Role.SHARED):
+            size, groups = sizes[role.place], Groups.of(structure, role, sizes[role.place], sizes[2])
+            searches = [] if structure.one_set else [(PART, True), (size, True)]
+            for most, curved in [(size, False), *searches]:
+                for part in groups.parts(most):
+                    planned = cuda.Planned.of(part, size, groups, kernels.pairs_of(part) if curved else None)
+                    try:
+                        driven = curved and role != Role.SHARED
+                        assert kernels.Room.of(specs, planned, driven).floats <= kernels.SHARED_FLOATS
+                    except InputError as error:
+                        refused.append((n_labels * rank, str(error)))
+    assert all(n >= 1000 and "expected at most 12,288. Use a lower rank" in message for n, message in refused)
+
+
+@pytest.mark.skipif(not config.ENABLE_CUDASIM, reason="a device does not tell what a kernel allocates")
+def test_a_kernel_allocates_what_its_room_says(monkeypatch):
+    from numba.cuda.simulator import kernelapi
+
+    shared, made = [], kernelapi.FakeCUDAShared
+
+    def make(*arguments):
+        shared.append(made(*arguments))
+        return shared[-1]
+
+    theta, _, device = both(STEREOTYPE, Log(), n=10)
+    with device:
+        monkeypatch.setattr(kernelapi, "FakeCUDAShared", make)
+        device.blocks_in_turn(theta).solve(Role.COL, 1, np.array([0]))
+        (planned,) = device._bound.planned(Role.COL, device.objective.layout.sizes[Role.COL.place])
+        room = device._bound.kernels.Room.of(device._bound.specs, planned, True)
+    (block,) = shared
+    assert sum(array.nbytes for array in block._allocations.values()) == 4 * room.floats
+
+
+def test_a_fit_on_another_thread_does_not_write_to_this_ones_arrays(monkeypatch):
+    """The other fit computes between a kernel and the copy of its result."""
+    theta, _, device = both(BILINEAR, Log())
+    _, _, other = both(BILINEAR, Log())
+    with device, other:
+        expected, to_host = device.loss(theta), device._bound.kernels.to_host
+        other.loss(theta)
+
+        def later(array):
+            monkeypatch.setattr(device._bound.kernels, "to_host", to_host)
+            other.loss(2 * theta)
+            return to_host(array)
+
+        monkeypatch.setattr(device._bound.kernels, "to_host", later)
+        assert device.loss(theta) == expected
+
+
 @pytest.mark.skipif(not config.ENABLE_CUDASIM, reason="a device has its own number of threads")
 def test_the_number_of_threads_of_a_team_does_not_matter(monkeypatch):
     """Threads of the simulator show a missing barrier, as threads of a device would."""
     thetas = []
     for n_threads in (1, 3):
-        theta, _, device = both(STRUCTURES[5], Log(), weighted=False, n=20)
+        theta, _, device = both(STEREOTYPE, Log(), weighted=False, n=20)
         with device:
             monkeypatch.setattr(device._bound.kernels, "THREADS", n_threads)
             updates = device.blocks_in_turn(theta)
@@ -219,7 +310,7 @@ def epoch_by_the_cpus_kernel(objective, dyads, dealt, state, rate, seed, number)
 EPOCH_CASES = [
     pytest.param(*case.values, n, id=f"{case.id}, {n}")
     for case in CASES
-    for n in ((1,) if config.ENABLE_CUDASIM and case.values[0] == STRUCTURES[0] else (1, 3))
+    for n in ((1,) if config.ENABLE_CUDASIM and case.values[0] == BILINEAR else (1, 3))
     if not (config.ENABLE_CUDASIM and n == 1 and case.values[0] in STRUCTURES[1:4])
 ]
 """The simulator takes seconds for each."""
@@ -249,7 +340,7 @@ def test_an_epoch_is_that_of_the_cpus_kernel_and_the_same_in_every_run(structure
 
 
 def test_fixed_parameters_stay_and_divergence_is_seen(small_cells):
-    theta, host, device = both(STRUCTURES[0], Log())
+    theta, host, device = both(BILINEAR, Log())
     free = np.ones(len(theta), np.bool_)
     free[:5] = False
     theta[:5] = 0, 0, 0, 0.5, -2
@@ -298,7 +389,7 @@ def test_positions_are_sorted_within_cells():
 
 
 @pytest.mark.skipif(config.ENABLE_CUDASIM, reason="takes long in the simulator")
-@pytest.mark.parametrize("structure", [STRUCTURES[0], STRUCTURES[5], STRUCTURES[4]], ids=str)
+@pytest.mark.parametrize("structure", [BILINEAR, STEREOTYPE, ONE_SET], ids=str)
 def test_the_objective_falls_as_on_the_cpu(structure):
     rng = np.random.default_rng(0)
     n, m = 100_000, 300
@@ -320,7 +411,7 @@ def test_the_objective_falls_as_on_the_cpu(structure):
 
 
 @pytest.mark.skipif(not config.ENABLE_CUDASIM, reason="a device has its own number of lanes")
-@pytest.mark.parametrize("structure", [STRUCTURES[0], STRUCTURES[5], STRUCTURES[7], STRUCTURES[9]], ids=str)
+@pytest.mark.parametrize("structure", [BILINEAR, STEREOTYPE, DIAGONAL, DIRECTED], ids=str)
 def test_the_number_of_lanes_of_a_warp_does_not_matter(structure, monkeypatch, small_cells):
     from dyads.engine import device_cells, device_descent, warps
 
@@ -335,6 +426,39 @@ def test_the_number_of_lanes_of_a_warp_does_not_matter(structure, monkeypatch, s
             descent.epoch(0.5, 0, 0)
             states.append(descent.arrays())
     assert relative_error(*states) < SINGLE
+
+
+@pytest.mark.parametrize("width", [1, 5, 33])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sparse_products_are_scipys(dtype, width):
+    cuda.kernels()
+    from dyads.engine.device_sparse import DeviceMatrix
+
+    rng, n, p = np.random.default_rng(0), 17, 9
+    # Lines of every length from none on.
+    plain = sparse.csr_array(rng.normal(size=(n, p)) * (rng.random((n, p)) < np.linspace(0, 1, n)[:, None]))
+    matrix, right, left = DeviceMatrix(plain, in_order).astype(dtype), rng.normal(size=(p, width)), rng.normal(size=n)
+    assert (matrix @ right).dtype == dtype
+    assert relative_error(matrix @ right, plain @ right) < 10 * np.finfo(dtype).eps
+    assert relative_error(matrix.T @ left, plain.T @ left) < 10 * np.finfo(dtype).eps
+    assert np.array_equal(DeviceMatrix(plain[:0], in_order).T @ np.ones((0, width)), np.zeros((p, width)))
+
+
+def test_side_weights_are_drawn_as_on_the_cpu():
+    rng, dyads = np.random.default_rng(0), make_dyads(N_DYADS)
+    rows = sparse.csr_array(rng.normal(size=(dyads.n_rows, 3)) * (rng.random((dyads.n_rows, 3)) < 0.6))
+    dyads = replace(dyads, side=Side(row=rows))
+    layout = Layout(STRUCTURE_CASES["Bilinear"][2], dyads.n_rows, dyads.n_cols, 1, dyads.side.widths, 1)
+    objective = Objective(layout, Log(), Penalty.of(layout, {}, "none", Counts.of(dyads, False)))
+    theta, thetas = rng.normal(scale=0.5, size=layout.size), []
+    for engine in (CPU(1), CUDA()):
+        with engine.bind(objective, dyads) as problem:
+            updates, size = problem.blocks_in_turn(theta), layout.sizes[0]
+            prior = BlockPrior(np.zeros(size), np.eye(size), np.ones(size))
+            updates.draw_side_weights(Role.ROW, prior, 1.0, np.random.default_rng(1))
+            thetas.append(updates.theta())
+    assert np.abs(thetas[0] - theta).max() > 0.1
+    assert relative_error(thetas[1], thetas[0]) < 10 * SINGLE
 
 
 @pytest.mark.parametrize("n_draws", [1, 2])
@@ -355,7 +479,7 @@ def test_scores_are_the_cpus_also_of_unknown_entities(structure, n_draws):
 
 
 @pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("structure", [STRUCTURES[0], STRUCTURES[9]], ids=str)
+@pytest.mark.parametrize("structure", [BILINEAR, DIRECTED], ids=str)
 def test_the_best_columns_are_the_cpus(structure, turned):
     dyads = make_dyads(N_DYADS, one_set=structure.one_set)
     size = make_objective(structure, Log(), dyads).layout.size

@@ -5,17 +5,60 @@ import subprocess
 import sys
 from pathlib import Path
 
+import device_laws
 import numpy as np
 import pytest
 
-from dyads import LFLOrdinal
-from dyads.errors import InputError
+from dyads import CUDA, LFLOrdinal
+from dyads.engine import cuda
+from dyads.errors import EngineWarning, InputError
+from dyads.model.loss import LOSSES, Log
+from dyads.model.objective import Objective
+from dyads.model.parameters import Layout
+from dyads.model.structure import STRUCTURES, Bilinear
+from problems import LOSS_CASES
 
 
 def test_without_a_gpu_a_sentence_says_what_to_install():
     rng = np.random.default_rng(0)
     with pytest.raises(InputError, match=r"NVIDIA GPU.*dyads\[cuda12\].*engine='cpu'"):
         LFLOrdinal(2, engine="cuda").fit(rng.integers(0, 5, (40, 2)), rng.integers(1, 4, 40))
+
+
+def test_a_missing_gpu_is_refused_before_a_fit_searches_for_penalties(monkeypatch):
+    monkeypatch.setattr(LFLOrdinal, "_chosen_strengths", lambda *_: pytest.fail("The search began."))
+    rng = np.random.default_rng(0)
+    with pytest.raises(InputError, match="NVIDIA GPU"):
+        LFLOrdinal(2, solver="point", engine="cuda").fit(rng.integers(0, 5, (40, 2)), rng.integers(1, 4, 40))
+
+
+@pytest.mark.parametrize(
+    ("one_set", "n_features", "expected"),
+    [
+        (False, (0, 0, 0), None),
+        (True, (0, 0, 0), "Newton steps and posterior draws of one id set"),
+        (False, (2, 0, 0), "SGD with features"),
+        (False, (2, 0, 1), "everything but predictions, since there are features of pairs"),
+    ],
+)
+def test_what_runs_on_the_cpu_is_said(one_set, n_features, expected, monkeypatch, recwarn):
+    monkeypatch.setattr(cuda, "kernels", lambda: None)
+    layout = Layout(Bilinear(3, 3, 1, one_set, 2), 4, 4, n_features=n_features)
+    CUDA().check(Objective(layout, Log(), None), None)
+    said = [str(warning.message) for warning in recwarn.list if warning.category is EngineWarning]
+    assert said == (
+        []
+        if expected is None
+        else [f"engine='cuda' leaves to the CPU, where it takes as long as with engine='cpu': {expected}."]
+    )
+
+
+def test_every_structure_and_loss_has_a_law_on_the_device():
+    structures, losses = zip(*(case.values for case in device_laws.CASES), strict=True)
+    assert {(type(structure), structure.one_set) for structure in structures} == set(STRUCTURES.values())
+    assert {type(loss) for loss in losses} == {type(case) for cases in LOSS_CASES.values() for case in cases}
+    assert LOSS_CASES.keys() == LOSSES.keys()
+    assert {2, 4} <= {structure.n_labels for structure in structures}
 
 
 @pytest.mark.slow

@@ -4,18 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy import sparse
+from geweke import bound, z_scores
 from scipy.special import expit
 from scipy.stats import norm, t
 from threadpoolctl import threadpool_limits
 
-from dyads.data.dyads import Counts, Dyads, Side
+from dyads.data.dyads import Dyads
 from dyads.engine import CPU, entity, posterior, sums
 from dyads.engine.posterior import Posterior, State
-from dyads.metrics import effective_sample_size
 from dyads.model.loss import Log
-from dyads.model.objective import MEAN_COUNT, SIDE_RATE, SIDE_SHAPE, BlockPrior, Objective, Penalty
-from dyads.model.parameters import Layout
+from dyads.model.objective import MEAN_COUNT, BlockPrior
 from dyads.model.streams import SweepNoise
 from dyads.model.structure import Bilinear, Diagonal, Directed, Stereotype
 from problems import make_dyads, make_objective
@@ -43,46 +41,6 @@ CASES = {
 }
 
 
-def bound(structure, side=False, n_relations=1, n=10):
-    """A small problem, with features of rows, columns and dyads if asked for."""
-    dyads = make_dyads(n, 3, 3, one_set=structure.one_set, n_relations=n_relations, n_labels=structure.n_labels)
-    if side:
-        rng = np.random.default_rng(5)
-        rows, cols, pairs = (sparse.csr_array(rng.normal(size=(lines, 2))) for lines in (3, 3, n))
-        dyads = replace(dyads, side=Side(rows, None if structure.one_set else cols, pairs))
-    layout = Layout(structure, 3, 3, n_relations, dyads.side.widths, 1 if side else 0)
-    centre = np.random.default_rng(9).normal(size=layout.size)
-    penalty = Penalty.of(layout, {}, "none", Counts.of(dyads, structure.one_set), layout.blocks(centre).shared)
-    return Objective(layout, Log(), penalty), dyads
-
-
-def state_from_prior(problem, rng):
-    layout, priors, precision = problem.layout, [], np.ones(3)
-    theta = np.zeros(layout.size)
-    for i, weights in enumerate(layout.side_weights(theta)):
-        if len(weights):
-            precision[i] = rng.gamma(SIDE_SHAPE, 1 / SIDE_RATE)
-            weights[:] = rng.normal(size=weights.shape) / np.sqrt(precision[i])
-    blocks = layout.blocks(theta)
-    for role in problem.roles:
-        own = blocks[role.place]
-        priors.append(BlockPrior.from_hyperprior(own.shape[1], rng))
-        own[:] = priors[-1].blocks(len(own), rng)
-    if layout.n_relations == 1:
-        blocks.shared[:] = problem.shared_prior().blocks(1, rng)
-    return State(theta, tuple(priors), precision)
-
-
-def statistics(state, proba, layout):
-    """Bounded functions of everything that is drawn."""
-    found = [np.tanh(state.theta).mean(), np.tanh(state.theta**2).mean(), proba[:, 0].mean(), (proba**2).sum(1).mean()]
-    for learnt in state.priors:
-        found += [np.log(np.diag(learnt.precision)).mean(), np.log(learnt.scale).mean(), np.tanh(learnt.mean).mean()]
-    weights = [part for part in layout.side_weights(state.theta) if len(part)]
-    found += [np.tanh(part**2).mean() for part in weights] + [np.log(state.side_precision).mean()] * bool(weights)
-    return found
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_gewekes_joint_distribution_test(name, monkeypatch):
@@ -91,26 +49,7 @@ def test_gewekes_joint_distribution_test(name, monkeypatch):
     monkeypatch.setattr(entity, "PART", 4)
     monkeypatch.setattr(sums, "WIDEST", 4)
     structure, choices = CASES[name]
-    objective, dyads = bound(structure, **choices)
-    rng = np.random.default_rng(0)
-    with CPU(1).bind(objective, dyads) as bound_problem:
-        problem = Posterior(bound_problem)
-
-        def look(state):
-            return statistics(state, problem.proba(state, dyads), problem.layout)
-
-        wanted = np.array([look(state_from_prior(problem, rng)) for _ in range(600)])
-        state, found = state_from_prior(problem, rng), []
-        for sweep in range(1500):
-            proba = problem.proba(state, dyads)
-            label = (proba.cumsum(axis=1) < rng.random(len(dyads))[:, None]).sum(axis=1)
-            labelled = replace(dyads, label=label.clip(max=structure.n_labels - 1))
-            with CPU(1).bind(objective, labelled) as other_labels:
-                state, _ = Posterior(other_labels).sweep(state, SweepNoise(0, 0, sweep))
-            found.append(look(state))
-    found = np.array(found)
-    error = wanted.var(axis=0) / len(wanted) + found.var(axis=0) / effective_sample_size(found[None])
-    z = (found.mean(axis=0) - wanted.mean(axis=0)) / np.sqrt(error)
+    z = z_scores(CPU(1), structure, **choices)
     assert np.abs(z).max() < 4, z.round(1)
 
 

@@ -27,6 +27,8 @@ KINDS = {kind.__name__: kind for kind, _ in structure_module.STRUCTURES.values()
 
 def test_every_registered_part_has_a_case_here():
     assert STRUCTURE_CASES.keys() == KINDS.keys()
+    registered = set(structure_module.STRUCTURES.values())
+    assert {(type(case), case.one_set) for cases in STRUCTURE_CASES.values() for case in cases} == registered
     assert LOSS_CASES.keys() == loss_module.LOSSES.keys()
     for registry, cases in ((KINDS, STRUCTURE_CASES), (loss_module.LOSSES, LOSS_CASES)):
         for name, kind in registry.items():

@@ -204,9 +204,9 @@ class Engine(Protocol):
         ...
 
     def check(self, objective: Objective, dyads: Dyads, descends: bool = False) -> None:
-        """Raise if dyads cannot be bound; a fit asks before it searches for anything.
+        """Raise if dyads cannot be bound, and warn of what this engine leaves to another.
 
-        `descends` : whether its solver asks for a `Descent`.
+        A fit asks before it searches for anything. `descends` : whether its solver asks for a `Descent`.
         """
         ...
 

@@ -2,12 +2,14 @@
 
 Dyads stay on the device, sorted by row and by column, or in the cells of SGD. Blocks travel there for each pass and
 back, but for SGD; they are small beside the dyads. On the CPU run: what is not a pure function of a shard (updates of
-the nodes of one id set, sums with features of dyads), SGD with features, the draws of side weights, and predictions
-for new entities.
+the nodes of one id set, sums with features of dyads), SGD with features, the draws of side weights but for their sparse
+products, and predictions for new entities.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any, NamedTuple, Self
 
@@ -23,7 +25,7 @@ from dyads.engine.lanes import SERIAL
 from dyads.engine.orders import Bounds, even_tasks, in_order
 from dyads.engine.sums import Groups, Part, Prior
 from dyads.engine.updates import HostUpdates
-from dyads.errors import InputError
+from dyads.errors import EngineWarning, InputError, caller_level
 from dyads.model.objective import BlockPrior, Moments, Objective
 from dyads.model.parameters import Blocks, Role
 from dyads.model.record import Model
@@ -66,7 +68,22 @@ class CUDA(Setting):
         return Device(objective, DeviceBound(objective, dyads, counts, Threads(CPU().n_threads())))
 
     def check(self, objective: Objective, dyads: Dyads, descends: bool = False) -> None:
-        pass
+        kernels()
+        n_features = objective.layout.n_features
+        left = []
+        if n_features[2]:
+            left.append("everything but predictions, since there are features of pairs")
+        else:
+            if objective.structure.one_set and not descends:
+                left.append("Newton steps and posterior draws of one id set")
+            if any(n_features) and descends:
+                left.append("SGD with features")
+        if left:
+            warnings.warn(
+                f"engine='cuda' leaves to the CPU, where it takes as long as with engine='cpu': {'; '.join(left)}.",
+                EngineWarning,
+                stacklevel=caller_level(),
+            )
 
     def for_memory(self) -> Self:
         return self
@@ -130,12 +147,23 @@ def kernels() -> Any:
 
 
 class Planned(NamedTuple):
-    """A part of the blocks of a role, as teams take it; on the device, but for `part`."""
+    """A part of the blocks of a role, as teams take it; `groups` and `team_part` on the device.
+
+    `n_weighted` : columns of label weights, one if no group needs them. `pairs` : see `device.pairs_of`; None where no
+    curvature is computed.
+    """
 
     part: Part
     block_size: int
     groups: Groups
+    n_weighted: int
+    pairs: Array | None
     team_part: Any
+
+    @classmethod
+    def of(cls, part: Part, block_size: int, groups: Groups, pairs: Array | None) -> "Planned":
+        """Return the plan of a part before it is cut, on the host."""
+        return cls(part, block_size, groups, len(groups.own) if (groups.own < 0).any() else 1, pairs, None)
 
 
 class Held(NamedTuple):
@@ -165,12 +193,16 @@ class DeviceBound(Bound):
     """Dyads, their counts and orders, on the host and on the device."""
 
     def __init__(self, objective: Objective, dyads: Dyads, counts: Counts | None, threads: Threads) -> None:
-        super().__init__(objective, dyads, counts, threads, shard=len(dyads) + 1)
         self.kernels = kernels()
+        from dyads.engine.device_sparse import DeviceMatrix
+
+        super().__init__(objective, dyads, counts, threads, len(dyads) + 1, DeviceMatrix)
+        # Not of the module: fits on several threads must not write to each other's arrays.
+        self.buffer = lru_cache(maxsize=16)(self.kernels.new_array)
         self.specs = Specs.of(objective.structure, objective.loss, np.float32)
         self._sizes, self._one_set = objective.layout.sizes, objective.structure.one_set
         self._held: dict[Role, Held] = {}
-        self._planned: dict[tuple[Role, int], list[Planned]] = {}
+        self._planned: dict[tuple[Role, int, bool], list[Planned]] = {}
         self._dealt: Any = None
 
     def held(self, role: Role) -> Held:
@@ -196,15 +228,19 @@ class DeviceBound(Bound):
             )
         return self._held[role]
 
-    def planned(self, role: Role, most: int) -> list[Planned]:
-        """Return the parts, of at most `most` entries, of the blocks of a role."""
-        if (role, most) not in self._planned:
-            groups, kernels = self.held(role).groups, self.kernels
-            self._planned[role, most] = [
-                Planned(part, self._sizes[role.place], *kernels.to_device((groups, kernels.TeamPart.cut(part))))
-                for part in groups.parts(most)
-            ]
-        return self._planned[role, most]
+    def planned(self, role: Role, most: int, curved: bool = True) -> list[Planned]:
+        """Return the parts, of at most `most` entries, of the blocks of a role; `curved` : for curvatures, too."""
+        if (role, most, curved) not in self._planned:
+            kernels, groups, size = self.kernels, self.held(role).groups, self._sizes[role.place]
+            on_device, parts = kernels.to_device(groups), []
+            for part in groups.parts(most):
+                planned = Planned.of(part, size, groups, kernels.pairs_of(part) if curved else None)
+                # Before parts are cut, which takes long for those that do not fit.
+                kernels.Room.of(self.specs, planned, curved and role != Role.SHARED)
+                cut = kernels.TeamPart.cut(part, planned.pairs)
+                parts.append(planned._replace(groups=on_device, team_part=kernels.to_device(cut)))
+            self._planned[role, most, curved] = parts
+        return self._planned[role, most, curved]
 
     @property
     def is_dealt(self) -> bool:
@@ -224,7 +260,7 @@ class DeviceBound(Bound):
         self._dealt = None
         self._held.clear()
         self._planned.clear()
-        self.kernels.buffer.cache_clear()
+        self.buffer.cache_clear()
 
 
 class Device(Host):
@@ -307,8 +343,8 @@ class PieceSums:
 
     def of_all(self, level: int) -> tuple[float, Array]:
         """Return the loss of all dyads and, by level, its gradient by each owner's block (n, size)."""
-        (whole,) = self._bound.planned(self._role, self._X.shape[1])
-        value, out = self._kernels.sum_pieces(self._sums, self._X, self._held.pieces, whole, level)
+        (whole,) = self._bound.planned(self._role, self._X.shape[1], False)
+        value, out = self._kernels.sum_pieces(self._sums, self._X, self._held.pieces, whole, level, self._bound.buffer)
         gradient = np.zeros(self._X.shape)
         if level != self._kernels.VALUE:
             owner = self._held.owner
@@ -322,16 +358,15 @@ class PieceSums:
 
     def work(self, t: int, part: Part) -> tuple[Planned, Any]:
         """Return a part of the block of an owner as teams take it, and the pieces of the owner."""
-        for planned in (*self._bound.planned(self._role, PART), *self._bound.planned(self._role, self._X.shape[1])):
-            if np.array_equal(planned.part.entry, part.entry):
-                break
+        cuts = (self._bound.planned(self._role, most) for most in (PART, self._X.shape[1]))
+        planned = next(it for parts in cuts for it in parts if np.array_equal(it.part.entry, part.entry))
         _, bounds = pieces_of(self.owned.start[t : t + 2])
         return planned, self._kernels.to_device((np.zeros(len(bounds), np.int32), bounds))
 
     def sums_at(self, e: int, x: Array, part: Part, curved: bool, out: Array, work: Any) -> float:
         planned, pieces = work
         level, at = self._kernels.CURVATURE if curved else self._kernels.VALUE, self._kernels.to_device(single(x[None]))
-        value, partial = self._kernels.sum_pieces(self._sums, at, pieces, planned, level)
+        value, partial = self._kernels.sum_pieces(self._sums, at, pieces, planned, level, self._bound.buffer)
         if curved:
             out[:] = partial.sum(axis=0, dtype=np.float64)
         return float(value.sum())
@@ -402,7 +437,7 @@ class DeviceUpdates(HostUpdates):
         elif prior.active.any():
             size, (small, large) = table.shape[1], self._entities(role, codes)
             (whole,) = self._bound.planned(role, size)
-            self._kernels.solve(self._team_sums(role, blocks, prior), small, whole, steps)
+            self._kernels.solve(self._team_sums(role, blocks, prior), small, whole, steps, self._bound.buffer)
             self._take(table, blocks[role.place], small)
             for e in large:
                 descend(sums, e, table[e], steps, whole.part, System.of(size, size), sums.work(e, whole.part))
@@ -418,7 +453,7 @@ class DeviceUpdates(HostUpdates):
             return draw_shared(sums, table, key, in_order)
         size, (small, large) = table.shape[1], self._entities(role, codes)
         planned = self._bound.planned(role, PART)
-        accepted = self._kernels.draw(self._team_sums(role, blocks, own), small, planned, key)
+        accepted = self._kernels.draw(self._team_sums(role, blocks, own), small, planned, key, self._bound.buffer)
         self._take(table, blocks[role.place], small)
         for number, (part, *_) in enumerate(planned):
             for e in large:

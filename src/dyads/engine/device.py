@@ -8,7 +8,7 @@ every run. Arrays are in single precision, sums of losses in double.
 The scratch arrays of a team lie in shared memory; their sizes are those of a `Room`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -29,9 +29,11 @@ from dyads.engine.sums import (
     gather_rows,
     pair_weights,
     project,
+    project_group,
     tile_size,
     weigh_tile,
 )
+from dyads.errors import InputError
 from dyads.model.loss import BY_PRECISION, Curvature, curvature, evaluate
 from dyads.model.parameters import Role
 from dyads.model.streams import Key
@@ -69,8 +71,12 @@ compile_kernel = cuda.jit if SIMULATED else cuda.jit(max_registers=MOST_REGISTER
 MOST_SYSTEMS = 512
 """Teams at a time whose gradient and curvature lie in global memory, where they do not fit into shared memory."""
 
-MOST_PAIRS = 64
-"""Pairs of groups up to which a thread computes the weights of all pairs for its dyad, rather than for each entry."""
+MOST_PAIRS, MOST_WIDE_PAIRS = 64, 256
+"""Pairs of groups up to which a thread computes their weights once for its dyad, rather than for each entry.
+
+The first is for all pairs, the second for those with a group of several entries: more would leave shared memory for a
+few dyads only.
+"""
 
 VALUE, GRADIENT, CURVATURE = 0, 1, 2
 """What a pass computes: the loss; also its gradient; also its curvature."""
@@ -143,31 +149,43 @@ class TeamPart(NamedTuple):
     strip: Any
 
     @classmethod
-    def cut(cls, part: Part) -> "TeamPart":
-        """Divide a part, on the host."""
-        n_groups = len(part.group)
-        of = np.repeat(np.arange(n_groups), np.diff(part.end, prepend=0)).astype(np.int32)
-        pairs = [(p, q) for q in range(n_groups) for p in range(q + 1)]
-        if len(pairs) > MOST_PAIRS:
-            pairs = [(p, q) for p, q in pairs if q >= part.n_single]
-        number = {pair: n for n, pair in enumerate(pairs)}
-        strips = []
-        for k, p in enumerate(of.tolist()):
-            for q in range(p, n_groups):
-                begin, end = max(k, part.end[q - 1] if q else 0), part.end[q]
-                strips += [(k, j, min(STRIP, end - j), number.get((p, q), -1)) for j in range(begin, end, STRIP)]
-        table = np.array(strips, np.int32).reshape(-1, 4)
-        # Threads of a warp take strips of one length and one kind, as far as possible.
-        table = table[np.lexsort((table[:, 2], table[:, 3] >= 0))]
+    def cut(cls, part: Part, pairs: Array | None) -> "TeamPart":
+        """Divide a part, on the host; `pairs` : see `pairs_of`, or None where no curvature is computed."""
+        of = np.repeat(np.arange(len(part.group)), np.diff(part.end, prepend=0)).astype(np.int32)
         return cls(
             part.entry.astype(np.int32),
             part.group.astype(np.int32),
             part.end.astype(np.int32),
             part.n_single,
             of,
-            np.array(pairs, np.int32).reshape(-1, 2),
-            np.ascontiguousarray(table),
+            np.zeros((0, 2), np.int32) if pairs is None else pairs,
+            np.zeros((0, 4), np.int32) if pairs is None else _strips(part, of, pairs),
         )
+
+
+def pairs_of(part: Part) -> Array:
+    """Return the pairs of groups (n_pairs, 2) whose weights are computed for each dyad."""
+    pairs = [(p, q) for q in range(len(part.group)) for p in range(q + 1)]
+    if len(pairs) > MOST_PAIRS:
+        pairs = [(p, q) for p, q in pairs if q >= part.n_single]
+    if len(pairs) > max(MOST_PAIRS, MOST_WIDE_PAIRS):
+        pairs = []
+    return np.array(pairs, np.int32).reshape(-1, 2)
+
+
+def _strips(part: Part, of: Array, pairs: Array) -> Array:
+    """Return how the entries of the curvature are divided; see `TeamPart`."""
+    number = {tuple(pair): n for n, pair in enumerate(pairs.tolist())}
+    strips = []
+    for k, p in enumerate(of.tolist()):
+        for q in range(p, len(part.group)):
+            begin, end, pair = max(k, part.end[q - 1] if q else 0), part.end[q], number.get((p, q), -1)
+            # Without its weights a strip has one entry; see `add_curvature`.
+            width = STRIP if pair >= 0 else 1
+            strips += [(k, j, min(width, end - j), pair) for j in range(begin, end, width)]
+    table = np.array(strips, np.int32).reshape(-1, 4)
+    # Threads of a warp take strips of one length and one kind, as far as possible.
+    return np.ascontiguousarray(table[np.lexsort((table[:, 2], table[:, 3] >= 0))])
 
 
 class Room(NamedTuple):
@@ -178,9 +196,10 @@ class Room(NamedTuple):
     tile : dyads of a tile
     block, size : entries of a block, and of its part that moves
     n_labels, n_directions : of the loss
-    n_groups, n_part, n_pairs : groups of a block, groups of the part, pairs of groups
+    n_weighted, n_part, n_pairs : groups of a block with label weights, groups of the part, pairs of groups
+    search : sizes of the other vectors of a search: of the block's mode, and of steps
+    system : (n_lines, size) of gradient and curvature, or (1, 1) if they lie in global memory
     floats : single-precision numbers in all
-    own_system : whether gradient and curvature lie in shared memory; otherwise they lie in global memory
     """
 
     tile: int
@@ -188,28 +207,35 @@ class Room(NamedTuple):
     size: int
     n_labels: int
     n_directions: int
-    n_groups: int
+    n_weighted: int
     n_part: int
     n_pairs: int
+    search: tuple[int, int]
+    system: tuple[int, int]
     floats: int
-    own_system: bool
 
     @classmethod
     def of(cls, specs: Any, planned: Any, driven: bool) -> "Room":
         """Return the room for a part of a block; `driven` : whether the team also searches, which takes a `System`."""
-        part = planned.team_part
-        block, size = planned.block_size, part.entry.shape[0]
+        block, size = planned.block_size, len(planned.part.entry)
         labels, directions = specs.structure.n_labels, specs.loss.n_directions
-        n_groups, n_part, n_pairs = planned.groups.own.shape[0], part.group.shape[0], part.pair.shape[0]
-        fixed = 2 * block + 2 * size + 3 * THREADS + labels * n_groups + 1
-        system = (1 + size) * size
-        own_system = driven and fixed + system <= SHARED_FLOATS * 2 // 3
-        fixed += system if own_system else 0
+        n_weighted, n_part = planned.n_weighted, len(planned.part.group)
+        n_pairs = 1 if planned.pairs is None else max(1, len(planned.pairs))
+        search = (block, size) if driven else (1, 1)
+        fixed = block + search[0] + 2 * search[1] + 3 * THREADS + labels * n_weighted + 1
         each = block + STRIP + 4 + (3 + directions) * labels + directions + (1 + directions) * n_part + n_pairs
+        system = (1 + size, size)
+        if not driven or fixed + system[0] * system[1] > SHARED_FLOATS - max(SHARED_FLOATS // 3, 2 * each):
+            system = (1, 1)
+        fixed += system[0] * system[1]
         tile = int(np.clip((SHARED_FLOATS - fixed) // each - 1, 1, MOST_TILE))
-        return cls(
-            tile, block, size, labels, directions, n_groups, n_part, n_pairs, fixed + each * (tile + 1), own_system
-        )
+        floats = fixed + each * (tile + 1)
+        if floats > SHARED_FLOATS:
+            raise InputError(
+                f"engine='cuda' needs {floats:,} numbers of a GPU's shared memory for blocks of {block:,} weights and "
+                f"{labels} labels: expected at most {SHARED_FLOATS:,}. Use a lower rank, solver='sgd' or engine='cpu'."
+            )
+        return cls(tile, block, size, labels, directions, n_weighted, n_part, n_pairs, search, system, floats)
 
 
 class TeamTile(NamedTuple):
@@ -239,7 +265,7 @@ class TeamWork(NamedTuple):
     ----------
     groups : the groups of the block
     relation : (1,) the relation of `E`
-    E : (n_labels, n_groups)
+    E : (n_labels, n_groups), or (n_labels, 1) if no group needs its weights
     tile : the dyads of a tile
     C : curvature of the losses in the scores
     pull : (n_part, tile + 1)
@@ -311,8 +337,8 @@ def team_pass(sums, begin, last, x, part, level, out, work):  # type: ignore[no-
 
 @jitable
 def weights_of_relation(sums, relation, work):  # type: ignore[no-untyped-def]
-    """WRITE the label weights of a relation to work.E, unless they are there."""
-    if work.relation[0] != relation:
+    """WRITE the label weights of a relation to work.E, unless they are there, or no group needs them."""
+    if work.relation[0] != relation and work.E.shape[1] == work.groups.own.size:
         work.relation[0] = relation
         if sums.owned.role == Role.SHARED:
             shared_label_weights(sums.specs.structure, work.E)
@@ -346,7 +372,7 @@ def evaluate_dyad(sums, n, j, x, part, level, work):  # type: ignore[no-untyped-
             for y in range(g.shape[0]):
                 g[y, 0] *= weight[0]
             for p in range(part.group.size):
-                pull_group(work.groups.own[part.group[p]], part.group[p], E, g, work.pull[p, j : j + 1])
+                project_group(1, work.groups.own[part.group[p]], part.group[p], E, g, work.pull[p, j : j + 1])
     else:
         C = Curvature(work.C.diagonal[:, j : j + 1], work.C.weight[:, j : j + 1], work.C.direction[:, :, j : j + 1])
         curvature(loss, 1, label, s, g, value, total, C)
@@ -357,17 +383,6 @@ def evaluate_dyad(sums, n, j, x, part, level, work):  # type: ignore[no-untyped-
         for m in range(part.pair.shape[0]):
             pair_weights(1, part.pair[m, 0], part.pair[m, 1], own, group, E, C, along, work.pair[m, j : j + 1])
     return value[0] * weight[0]
-
-
-@jitable
-def pull_group(own, group, E, g, out):  # type: ignore[no-untyped-def]
-    """WRITE sum_y E[y, group] g_y of one dyad to `out` (1,)."""
-    if own >= 0:
-        out[0] = g[own, 0]
-    else:
-        out[0] = 0
-        for y in range(g.shape[0]):
-            out[0] += E[y, group] * g[y, 0]
 
 
 @jitable
@@ -530,21 +545,21 @@ def kernel_of(room: Room) -> Any:
 
     Sizes are constants of the kernel: with sizes that are not, addresses in shared memory take most of the registers.
     """
-    block, size, labels, directions = room.block, room.size, room.n_labels, room.n_directions
-    n_groups, n_part, n_pairs, m = room.n_groups, room.n_part, max(1, room.n_pairs), room.tile + 1
-    n_vectors, n_lines, n_sums = block + STRIP, 1 + size if room.own_system else 1, size if room.own_system else 1
+    block, labels, directions = room.block, room.n_labels, room.n_directions
+    n_weighted, n_part, n_pairs, m = room.n_weighted, room.n_part, room.n_pairs, room.tile + 1
+    n_vectors, (n_mode, n_step), (n_lines, n_sums) = block + STRIP, room.search, room.system
 
     @compile_kernel
     def kernel(task):  # type: ignore[no-untyped-def]
         partial = cuda.shared.array(THREADS, float64)
         x = cuda.shared.array(block, float32)
-        mode = cuda.shared.array(block, float32)
-        d = cuda.shared.array(size, float32)
-        z = cuda.shared.array(size, float32)
+        mode = cuda.shared.array(n_mode, float32)
+        d = cuda.shared.array(n_step, float32)
+        z = cuda.shared.array(n_step, float32)
         own = cuda.shared.array((n_lines, n_sums), float32)
         scratch = cuda.shared.array(THREADS, float32)
         relation = cuda.shared.array(1, int32)
-        E = cuda.shared.array((labels, n_groups), float32)
+        E = cuda.shared.array((labels, n_weighted), float32)
         label = cuda.shared.array(m, int32)
         weight = cuda.shared.array(m, float32)
         value = cuda.shared.array(m, float32)
@@ -608,42 +623,42 @@ def new_array(shape: tuple[int, ...], dtype: Any) -> Any:
     return np.empty(shape, dtype) if SIMULATED else cuda.device_array(shape, dtype)
 
 
-@lru_cache(maxsize=16)
-def buffer(shape: tuple[int, ...], dtype: Any) -> Any:
-    """Return an uninitialised array on the device; the next call with this shape may return the same one."""
-    return new_array(shape, dtype)
+Buffer = Callable[[tuple[int, ...], Any], Any]
+"""Returns an uninitialised array on the device, of a shape and a type; the next call may return the same one."""
 
 
-def solve(sums: TeamSums, entity: Array, planned: Any, steps: Steps) -> None:
+def solve(sums: TeamSums, entity: Array, planned: Any, steps: Steps, buffer: Buffer) -> None:
     """Move the blocks of entities towards their optimum; `entity` : (m,), those with the most dyads first."""
-    room, n_teams, scratch = _driven(sums, len(entity), planned)
+    room, n_teams, scratch = _driven(sums, len(entity), planned, buffer)
     X = sums.blocks[Role(sums.owned.role).place]
     task = Solving(sums, planned.groups, planned.team_part, X, to_device(entity), scratch, steps)
     if len(entity):
         kernel_of(room)[n_teams, THREADS](task)
 
 
-def draw(sums: TeamSums, entity: Array, parts: Sequence[Any], key: Key) -> Array:
+def draw(sums: TeamSums, entity: Array, parts: Sequence[Any], key: Key, buffer: Buffer) -> Array:
     """Draw the blocks of entities, part by part; return the number (n,) of accepted parts of each entity."""
     X, item = sums.blocks[Role(sums.owned.role).place], to_device(entity)
     accepted = to_device(np.zeros(len(X), np.float32))
     for number, planned in enumerate(parts if len(entity) else ()):
-        room, n_teams, scratch = _driven(sums, len(entity), planned)
+        room, n_teams, scratch = _driven(sums, len(entity), planned, buffer)
         task = Drawing(sums, planned.groups, planned.team_part, X, item, scratch, key, number, accepted)
         kernel_of(room)[n_teams, THREADS](task)
     return to_host(accepted)
 
 
-def _driven(sums: TeamSums, n: int, planned: Any) -> tuple[Room, int, Any]:
+def _driven(sums: TeamSums, n: int, planned: Any, buffer: Buffer) -> tuple[Room, int, Any]:
     """Return what a task of n entities takes: the room of a team, the number of teams, and global memory."""
     room = Room.of(sums.specs, planned, True)
-    if room.own_system:
+    if room.system[0] > 1:
         return room, n, ABSENT
     n_teams = min(n, MOST_SYSTEMS)
     return room, n_teams, buffer((n_teams, 1 + room.size, room.size), np.float32)
 
 
-def sum_pieces(sums: TeamSums, X: Any, pieces: tuple[Any, Any], planned: Any, level: int) -> tuple[Array, Array]:
+def sum_pieces(
+    sums: TeamSums, X: Any, pieces: tuple[Any, Any], planned: Any, level: int, buffer: Buffer
+) -> tuple[Array, Array]:
     """Return the losses (n,) of pieces and, by level, their gradients (n, 1, size), or with curvatures below them.
 
     `X` : (n_owners, block size), `pieces` : owner (n,) and bounds (n, 2) of each, all on the device.
