@@ -13,6 +13,7 @@ POINT, POSTERIOR = "dyads, point estimate", "dyads, posterior"
 ASKED_SWEEPS = {f"{ML_100K}, rank 16": 50, f"{ML_1M}, rank 10": 400}
 ASKED_RATIOS = {"SGD": {5: 3.0, 16: 2.0, 32: 1.3}, "entities": {10: 1.3, 16: 1.3, 32: 1.3}}
 ASKED_LOG_LOSS = 1.19
+ASKED_OBJECTIVE = 0.001
 """Goals: milliseconds of a sweep, times of C++, log-loss of the posterior on ML-100K u3 within ten seconds."""
 
 
@@ -66,7 +67,8 @@ def goal_table(results):
         for rank, row in rows.items():
             lines.append((f"{kind}, rank {rank}: dyads / C++", f"{row['ratio']:.2f}", ASKED_RATIOS[kind][int(rank)]))
     for method, solvers in results.get("objective", {}).items():
-        fastest = min((row for key, row in solvers.items() if key != "best"), key=lambda row: row["seconds"])
+        runs = [row for key, row in solvers.items() if key != "best"]
+        fastest = min(runs, key=lambda row: (row["above the best"] > ASKED_OBJECTIVE, row["seconds"]))
         measured = f"{fastest['seconds']:.1f} s ({fastest['above the best']:.2%} above it)"
         lines.append((f"ML-1M, `{method}`: to within 0.1% of the best objective", measured, "1.5 s"))
     if "error" in results:
