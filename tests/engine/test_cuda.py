@@ -33,18 +33,20 @@ def test_a_missing_gpu_is_refused_before_a_fit_searches_for_penalties(monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("one_set", "n_features", "expected"),
+    ("one_set", "n_features", "descends", "expected"),
     [
-        (False, (0, 0, 0), None),
-        (True, (0, 0, 0), "Newton steps and posterior draws of one id set"),
-        (False, (2, 0, 0), "SGD with features"),
-        (False, (2, 0, 1), "everything but predictions, since there are features of pairs"),
+        (False, (0, 0, 0), False, None),
+        (True, (0, 0, 0), True, None),
+        (True, (0, 0, 0), False, "Newton steps and posterior draws of one id set"),
+        (False, (2, 0, 0), True, "SGD with features"),
+        (False, (2, 0, 0), False, "posterior draws of side weights"),
+        (False, (2, 0, 1), False, "everything but predictions, since there are features of pairs"),
     ],
 )
-def test_what_runs_on_the_cpu_is_said(one_set, n_features, expected, monkeypatch, recwarn):
+def test_what_runs_on_the_cpu_is_said(one_set, n_features, descends, expected, monkeypatch, recwarn):
     monkeypatch.setattr(cuda, "kernels", lambda: None)
     layout = Layout(Bilinear(3, 3, 1, one_set, 2), 4, 4, n_features=n_features)
-    CUDA().check(Objective(layout, Log(), None), None)
+    CUDA().check(Objective(layout, Log(), None), None, descends)
     said = [str(warning.message) for warning in recwarn.list if warning.category is EngineWarning]
     assert said == (
         []

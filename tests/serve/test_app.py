@@ -286,7 +286,7 @@ def test_what_can_be_asked_is_told_for_each_side(tmp_path):
 def test_features_of_pairs_may_be_dates_lists_categories_and_missing(tmp_path):
     rng = np.random.default_rng(0)
     X = {"row": np.repeat(np.arange(6), 6), "col": COLUMN}
-    X["since"] = np.datetime64("2024-01-01T00:00") + rng.integers(0, 10_000, 36)
+    X["since"] = np.datetime64("2024-01-01T00:00", "s") + 60 * rng.integers(0, 10_000, 36)
     X["tags"] = [["a", "b"][: i % 3] for i in range(36)]
     X["size"] = pa.array(rng.integers(0, 3, 36)).dictionary_encode()
     X["price"] = rng.random(36)
