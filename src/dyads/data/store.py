@@ -929,7 +929,8 @@ def _mapped_matrix(folder: Path, manifest: dict[str, Any], shape: tuple[int, int
     indices = _mapped(folder, "indices.npy", manifest, (most,), start.dtype)
     data = _mapped(folder, "data.npy", manifest, (most,), np.float64)
     used = slice(0, max(0, int(start[-1])))
-    is_grouped = start[0] == 0 and start[-1] <= most and (np.diff(start) >= 0).all()
+    # Differences could overflow.
+    is_grouped = start[0] == 0 and start[-1] <= most and (start[1:] >= start[:-1]).all()
     if not is_grouped or indices[used].min(initial=0) < 0 or indices[used].max(initial=0) >= shape[1]:
         raise StoreError(f"{folder} holds features beyond the {shape[1]} of the encoder: {_remedy(folder)}.")
     return sparse.csr_array((data[: start[-1]], indices[: start[-1]], start), shape=shape, copy=False)
