@@ -248,7 +248,8 @@ def _seen(contents: Contents, n_rows: int, n_cols: int, n_relations: int | None)
         return None
     col = _codes(contents, "seen_col", None, n_cols)
     start = contents.raw("seen_start", ("I64",), (None,))
-    if not (0 < len(start) <= n_rows + 1 and start[0] == 0 and start[-1] == len(col) and (start[1:] >= start[:-1]).all()):
+    is_grouped = (start[1:] >= start[:-1]).all()
+    if not (0 < len(start) <= n_rows + 1 and start[0] == 0 and start[-1] == len(col) and is_grouped):
         raise contents.wrong("seen_start", f"starts of at most {n_rows} rows, from 0 to {len(col)}, in order")
     return Seen(start, col, None if n_relations is None else _codes(contents, "seen_relation", len(col), n_relations))
 
