@@ -488,6 +488,7 @@ def describe(
         typer.echo("Nothing was checked: there are too few pairs, or too few of each label, to hold some out.")
     if examined.advice is not None:
         typer.echo(f"Start with: dyads fit {shlex.join(named)} {examined.advice} -o model.dyads")
+        typer.echo(f"To judge a model, hold pairs out first: dyads split {shlex.quote(data)}")
 
 
 def register(app: typer.Typer) -> None:

@@ -610,7 +610,10 @@ class Predictor(ClassifierMixin, NestedParameters):
             return numeric_values(classes)
         if len(classes) == 2:
             return np.array([0.0, 1.0])
-        raise InputError(f"by={by!r} needs ordered labels: expected a label to rank by, one of {classes.tolist()}.")
+        raise InputError(
+            f"The labels have no order to rank by their mean (by={by!r}): expected the label to rank by, one of "
+            f"{classes.tolist()}."
+        )
 
     def _relation_code(self, relation: Any) -> int:
         relations = self.record_.known.relations

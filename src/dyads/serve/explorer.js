@@ -135,7 +135,10 @@ async function show() {
   if (mine !== turn) return;
   settled = { ...state };
   const name = state.id === null ? `a new ${column(state.side)}` : String(state.id);
-  at("best-title").textContent = `Best ${column(other(state.side))} for ${name}`;
+  // Of three or more labels without an order none is known to be the best.
+  const by = ranking();
+  at("best-title").textContent = by === null || model.labels.length === 2
+    ? `Best ${column(other(state.side))} for ${name}` : `Likeliest ${column(other(state.side))} to be “${by}” for ${name}`;
   at("best-note").textContent = noteOn(said);
   at("best").replaceChildren(said.best.length ? bestTable(said) : element("p", {}, state.id === null
     ? `Enter labels of a new ${column(state.side)} below.` : "Nothing is left to recommend."));
