@@ -527,7 +527,7 @@ BAD = {
     "mean of no order": (
         ("recommend", "words.dyads"),
         2,
-        r"--by mean needs ordered labels: expected a label to rank by, one of \['a', 'b', 'c'\]",
+        r"no order to rank by their mean \(--by mean\): expected the label to rank by, one of \['a', 'b', 'c'\]",
     ),
     "links to describe": (
         ("describe", "unlabelled.csv"),

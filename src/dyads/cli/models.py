@@ -515,13 +515,16 @@ def _checkpointed(path: Path | None, beside: bool) -> Iterator[Callable[[int, st
 
     `beside` : whether the file lies beside the model because no other was named.
     """
-    existed, first, told = path is not None and path.exists(), True, False
+    from dyads.learn.checkpoint import CHECKPOINT_SECONDS
+
+    existed, first, told, began = path is not None and path.exists(), True, False, time.monotonic()
 
     def resumed(number: int, what: str) -> None:
         nonlocal first, told
         if first and existed:
             console.say(f"Resumed after {counted(number - 1, what)}, from {path}.")
-        if beside and not existed and not told and path is not None and path.exists():
+        is_long = time.monotonic() - began > CHECKPOINT_SECONDS
+        if beside and is_long and not existed and not told and path is not None and path.exists():
             console.say(f"The state of the fit is kept in {path}: if it is interrupted, the same command goes on.")
             told = True
         first = False
