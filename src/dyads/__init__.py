@@ -18,7 +18,7 @@ _HOME = {
     "evaluate_ranking": "dyads.estimators.ranking",
     "calibration_by_label": "dyads.estimators.selection",
     "calibration_by_support": "dyads.estimators.selection",
-    "scan": "dyads.data.store",
+    "scan": "dyads.data.encode",
     "Store": "dyads.data.store",
     "split": "dyads.data.split",
     "propensity": "dyads.estimators.propensity",

@@ -7,7 +7,8 @@ from pyarrow import fs
 
 import dyads
 from dyads.data import remote
-from dyads.data.store import MANIFEST, Store, checksum_of, read_lines
+from dyads.data.arrays import MANIFEST
+from dyads.data.store import Store, checksum_of, read_lines
 from dyads.engine import cluster
 from dyads.errors import StoreError
 from dyads.model.loss import Log

@@ -33,8 +33,9 @@ from dyads import (
     evaluate,
     split,
 )
+from dyads.data.encode import scan
 from dyads.data.features import Encoder
-from dyads.data.store import FOLDS, Store, checksum_of, read_lines, scan
+from dyads.data.store import FOLDS, Store, checksum_of, read_lines
 from dyads.engine import passes
 from dyads.errors import InputError, StoreError
 from dyads.report import doctor
@@ -81,6 +82,7 @@ def small_parts(monkeypatch):
     monkeypatch.setattr("dyads.engine.orders.SORTED_DYADS", 700)
     monkeypatch.setattr("dyads.engine.orders.SHARD", 500)
     monkeypatch.setattr("dyads.data.dyads.CHUNK", 512)
+    monkeypatch.setattr("dyads.data.encode.BATCH", 512)
     monkeypatch.setattr("dyads.data.store.BATCH", 512)
     monkeypatch.setattr("dyads.data.store.PART", 1000)
 

@@ -426,7 +426,7 @@ def encode(
     feature: Annotated[list[str] | None, typer.Option(help="Column with a feature of pairs; repeatable.")] = None,
 ) -> None:
     """Encode tables larger than memory into a store, a folder that `dyads fit` reads."""
-    from dyads.data.store import scan
+    from dyads.data.encode import scan
 
     began = time.perf_counter()
     with console.bar("Encoding"):
