@@ -43,7 +43,7 @@ def check_printed(page, out):
     assert found == pytest.approx(expected, abs=0.02), "single precision differs a little between processors"
 
 
-LONG = ("README.md", "solvers.md", "decisions.md", "index.md", "what-to-use.md")
+LONG = ("README.md", "solvers.md", "decisions.md", "index.md", "what-to-use.md", "side-information.md")
 """Pages that take some ten seconds each: they sample, or search."""
 
 
@@ -126,6 +126,7 @@ def test_the_commands_of_the_readme_lead_to_a_model_predictions_and_a_report(run
     assert {"store.dyads", "predictions.csv", "report.html"} <= {path.name for path in tmp_path.iterdir()}
 
 
+@pytest.mark.slow
 def test_the_commands_for_large_data_lead_from_a_folder_of_parquet_to_predictions(run, tmp_path, monkeypatch):
     page = (ROOT / "docs" / "guides" / "large-data.md").read_text()
     (shell,) = re.findall(r"```console\n(.*?)```", page, re.DOTALL)

@@ -527,7 +527,7 @@ BAD = {
     "mean of no order": (
         ("recommend", "words.dyads"),
         2,
-        r"no order to rank by their mean \(--by mean\): expected the label to rank by, one of \['a', 'b', 'c'\]",
+        r"--by mean is for labels with an order, and these have none: .* one of \['a', 'b', 'c'\]",
     ),
     "links to describe": (
         ("describe", "unlabelled.csv"),

@@ -611,7 +611,7 @@ class Predictor(ClassifierMixin, NestedParameters):
         if len(classes) == 2:
             return np.array([0.0, 1.0])
         raise InputError(
-            f"The labels have no order to rank by their mean (by={by!r}): expected the label to rank by, one of "
+            f"by={by!r} is for labels with an order, and these have none: expected the label to rank by, one of "
             f"{classes.tolist()}."
         )
 
