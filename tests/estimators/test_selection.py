@@ -462,3 +462,23 @@ def test_a_point_estimate_without_a_penalty_chooses_a_weak_one_for_clear_structu
     assert losses[0] < 0.9 * losses[1]
     again = chosen.set_params(warm_start=True).fit(X, y, weight)
     assert again.record_.parts.strengths == chosen.record_.parts.strengths
+
+
+@pytest.mark.parametrize("turn", [False, True])
+def test_a_penalty_chosen_on_a_part_serves_tables_with_few_rows_or_few_columns(turn, monkeypatch):
+    monkeypatch.setattr(searching, "SEARCHED_DYADS", 2_000)
+    rng = np.random.default_rng(0)
+    few, many = rng.standard_normal((2, 30, 2)), rng.standard_normal((2, 600, 2))
+    score = 2 * np.einsum("lik,ljk->lij", few, many)
+    y = (score[1] + rng.gumbel(size=score[1].shape) > score[0] + rng.gumbel(size=score[0].shape)).ravel()
+    pair = np.indices(score.shape[1:]).reshape(2, -1)[:: -1 if turn else 1]
+    X, train = dict(zip(("row", "col"), pair, strict=True)), rng.random(len(y)) < 0.8
+    fits = [
+        LFLClassifier(4, l2=l2, solver="point", random_state=0).fit(
+            {name: codes[train] for name, codes in X.items()}, y[train]
+        )
+        for l2 in (None, dyads.L2())
+    ]
+    proba = [model.predict_proba({name: codes[~train] for name, codes in X.items()}) for model in fits]
+    chosen, fixed = (dyads.metrics.log_loss(y[~train], each, fits[0].classes_) for each in proba)
+    assert chosen < 1.02 * fixed

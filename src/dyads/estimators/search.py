@@ -51,7 +51,10 @@ BIAS_GRID = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Default grid of `l2__bias`, for models without latent weights: factors of 2, centred on the default 2."""
 
 SEARCHED_DYADS, FEWEST_DYADS = 100_000, 500
-"""The penalty of a point estimate is chosen on at most so many dyads, of whole rows; fewer have the default penalty."""
+"""The penalty of a point estimate is chosen on at most so many dyads, of a block; fewer have the default penalty."""
+
+BLOCK_STEPS = 1000
+"""Sizes of such a block that are tried, from a 1000th of rows and of columns to all."""
 
 HELD_OUT = 5
 """A fifth of these dyads is held out."""
@@ -122,6 +125,11 @@ def chosen_l2(estimator: Any, data: Data, dyads: Dyads) -> L2:
     weights vanish, counts as the strongest. The search takes as long as one to six fits, or less if there are more
     than `SEARCHED_DYADS`.
 
+    Of more than `SEARCHED_DYADS` it judges those of a block of random rows and random columns, the same share of both:
+    with all dyads of a few rows, columns would have too few to tell what latent weights gain, and the other way round.
+    As latent weights gain less on a block than on all dyads, there only the least loss speaks for rank 0 or stronger
+    biases.
+
     `dyads` : those of the table, coded.
     """
     if len(dyads) < FEWEST_DYADS:
@@ -129,9 +137,10 @@ def chosen_l2(estimator: Any, data: Data, dyads: Dyads) -> L2:
     rng = np.random.default_rng(0)
     # Every label is in the training part: without it, the model would be another.
     first = _first_of_each(dyads.label, dyads.n_labels)
-    chosen = np.union1d(_whole_rows(dyads.row, rng), first)
+    kind, one_set = STRUCTURES[estimator._structure]
+    chosen = np.union1d(_block(dyads, one_set, rng), first)
     cells = np.stack([codes[chosen] for codes in dyads.codes])
-    if is_undirected(*STRUCTURES[estimator._structure]):
+    if is_undirected(kind, one_set):
         cells[:2] = np.sort(cells[:2], axis=0)
     _, cell = np.unique(cells, axis=1, return_inverse=True)
     held = (rng.permutation(cell.max() + 1) % HELD_OUT == 0)[cell] & ~np.isin(chosen, first)
@@ -144,6 +153,12 @@ def chosen_l2(estimator: Any, data: Data, dyads: Dyads) -> L2:
         engine=estimator._engine.for_memory(),
     )  # fmt: skip
     with closing(Search(template, data, [(line[~held], line[held])])) as search:
+
+        def suffices(candidate: Candidate, errors: float = 1) -> bool:
+            """Whether a simpler candidate is about as good as the best; on a block, whether it is the best."""
+            all_judged = len(chosen) == len(dyads)
+            return search.is_near_best(candidate, errors) if all_judged else candidate is search.best
+
         plain = without_latent(template)
         search.judge([Path(plain, "l2__bias", FEW_BIASES, True) if template.bias else Path(plain, None, (), False)])
         strengths = {name: value for name, value in search.best.params.items() if name == "l2__bias"}
@@ -151,7 +166,7 @@ def chosen_l2(estimator: Any, data: Data, dyads: Dyads) -> L2:
             top = vanishing_l2(clone(template).set_params(**strengths), *search.part(0, 0))
             rank_zero, n_plain = search.best, len(search.candidates)
             search.judge([Path(strengths, "l2__latent", shares_of(top, FEW_SHARES), True)])
-            if search.is_near_best(rank_zero):
+            if suffices(rank_zero):
                 # The sum of n parts has at most n times the norm of one of them: this strength suffices for all dyads.
                 strengths["l2__latent"] = top * len(dyads) / int((~held).sum())
             else:
@@ -162,7 +177,7 @@ def chosen_l2(estimator: Any, data: Data, dyads: Dyads) -> L2:
                     stronger = [factor * strengths["l2__bias"] for factor in STRONGER_BIASES]
                     search.judge([Path(strengths, "l2__bias", stronger, False)])
                     judged = search.candidates[-len(stronger) :]
-                    near = [each.params["l2__bias"] for each in judged if search.is_near_best(each, errors=0)]
+                    near = [each.params["l2__bias"] for each in judged if suffices(each, errors=0)]
                     strengths["l2__bias"] = max([strengths["l2__bias"], *near])
     return L2(latent=strengths.get("l2__latent"), bias=strengths.get("l2__bias"))
 
@@ -188,16 +203,25 @@ def _first_of_each(label: Codes, n_labels: int) -> Array:
     return np.sort(first[first >= 0])
 
 
-def _whole_rows(row: Codes, rng: np.random.Generator) -> Array:
-    """Positions of the dyads of random rows, at most `SEARCHED_DYADS`, but of one row at least."""
-    n_rows = max(int(row[some].max(initial=-1)) for some in chunks(len(row))) + 1
-    counts = np.zeros(n_rows, np.int64)
-    for some in chunks(len(row)):
-        counts += np.bincount(row[some], minlength=n_rows)
-    order = rng.permutation(len(counts))
-    chosen = np.zeros(len(counts), np.bool_)
-    chosen[order[: max(1, np.searchsorted(np.cumsum(counts[order]), SEARCHED_DYADS, side="right"))]] = True
-    return np.concatenate([some.start + np.flatnonzero(chosen[row[some]]) for some in chunks(len(row))])
+def _block(dyads: Dyads, one_set: bool, rng: np.random.Generator) -> Array:
+    """Positions of the dyads of the largest block with at most `SEARCHED_DYADS`.
+
+    A block grows in steps: it has the same share of rows and of columns, at random. With one id set these are the same
+    nodes.
+    """
+    row_step = rng.permutation(dyads.n_rows) * BLOCK_STEPS // dyads.n_rows
+    col_step = row_step if one_set else rng.spawn(1)[0].permutation(dyads.n_cols) * BLOCK_STEPS // dyads.n_cols
+
+    def step(some: slice) -> Array:
+        """The step at which the growing block reaches each of some dyads."""
+        reached: Array = np.maximum(row_step[dyads.row[some]], col_step[dyads.col[some]])
+        return reached
+
+    sizes = np.zeros(BLOCK_STEPS, np.int64)
+    for some in chunks(len(dyads)):
+        sizes += np.bincount(step(some), minlength=BLOCK_STEPS)
+    largest = max(np.searchsorted(sizes.cumsum(), SEARCHED_DYADS, side="right") - 1, np.flatnonzero(sizes)[0])
+    return np.concatenate([some.start + np.flatnonzero(step(some) <= largest) for some in chunks(len(dyads))])
 
 
 def shares_of(top: float, shares: Sequence[float] = SHARES) -> tuple[float, ...]:
