@@ -205,10 +205,13 @@ def _uncompiled(template: Any) -> Callable[..., Any]:
     return decorator
 
 
-def jitable(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a function that kernels may call: compiled inside kernels, plain Python when called from Python."""
+def jitable(function: Callable[..., Any], always_inlined: bool = False) -> Callable[..., Any]:
+    """Decorate a function that kernels may call: compiled inside kernels, plain Python when called from Python.
+
+    `always_inlined` : whether LLVM inlines every call of it; otherwise it decides by length. Numba compiles it once.
+    """
     BOUND[function] = lambda *_: function
-    register_jitable(function)
+    register_jitable(forceinline=always_inlined)(function)
     return function
 
 
@@ -297,7 +300,9 @@ for _sum in structure.SUMS:
     BOUND[_sum] = lambda *_, implementation=_sum: implementation
     register_jitable(**REDUCTION)(_sum)
 for _function in (*structure.COMPOSED, *loss.COMPOSED, *objective.COMPOSED, *streams.COMPOSED):
-    jitable(_function)
+    # A call with several arrays costs as much as what is done for a dyad, so kernels of structures are always inlined.
+    # Those of losses are called once a tile, and to inline them takes ten seconds of compilation.
+    jitable(_function, always_inlined=_function in structure.COMPOSED)
 for _dispatched in (*structure.DISPATCHED, *loss.DISPATCHED):
     by_type(_dispatched)
 for _either, _single, _double, _ in loss.BY_PRECISION:
