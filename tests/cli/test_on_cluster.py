@@ -2,6 +2,7 @@
 
 import contextvars
 import importlib
+import json
 import os
 import pickle
 
@@ -125,6 +126,23 @@ def test_recommendations_of_a_cluster_are_those_of_this_machine(run, folder, in_
     assert (code, "--by nothing" in said) == (2, True)
 
 
+def test_rankings_of_a_cluster_are_those_of_this_machine(run, folder, in_process, monkeypatch):
+    where = folder[0]
+    monkeypatch.setattr(answers, "QUERIES_AT_ONCE", 6)
+    rng = np.random.default_rng(1)
+    test = pd.DataFrame({"user": rng.integers(0, 20, 80), "item": rng.integers(0, 15, 80), "label": 3})
+    test.to_csv(where / "test.csv", index=False)
+    monkeypatch.chdir(where)
+    command = ("evaluate", "model.dyads", "test.csv", "--ranking", "5", "--json")
+    code, here, said = run(*command)
+    assert code == 0, said
+    assert json.loads(here)[0]["n"] > 6
+    assert run(*command, "--engine", "ray")[1] == here
+    monkeypatch.chdir(where)
+    assert run("evaluate", "model.dyads", "-", "--ranking", "5", "--engine", "ray")[0] == 2
+    assert run("evaluate", "model.dyads", "test.csv", "--engine", "ray")[0] == 2
+
+
 def test_another_store_at_the_same_path_and_a_cluster_without_processors_are_wrong(run, folder, monkeypatch):
     where = folder[0]
     store = stored(make_dyads(), where / "store").take(np.arange(20), to=where / "part")
@@ -150,13 +168,17 @@ def test_another_store_at_the_same_path_and_a_cluster_without_processors_are_wro
 @pytest.mark.slow
 @pytest.mark.xdist_group("ray")
 def test_a_cluster_predicts_a_folder_and_is_checked(run, folder, machines):  # noqa: F811
-    where = folder[0]
+    where, _, X = folder
     arguments = ("--engine", "ray", "--engine-address", machines.address)
     code, _, said = run("predict", where / "model.dyads", where / "pairs", "-o", where / "out", *arguments)
     assert code == 0, said
     check(*folder)
     code, _, said = run("recommend", where / "model.dyads", "-o", where / "best", *arguments)
     assert code == 0, said
+    X.assign(label=3).to_csv(where / "test.csv", index=False)
+    ranking = ("evaluate", where / "model.dyads", where / "test.csv", "--ranking", "5", "--json")
+    code, _, said = run(*ranking, *arguments)
+    assert (code, "seen in training" in said) == (1, True)
     code, out, said = run("cluster-check", "--address", machines.address, "--json")
     assert code == 0, said
     assert out.count("nothing") == 2

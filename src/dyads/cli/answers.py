@@ -38,6 +38,7 @@ from dyads.cli.inputs import (
 )
 from dyads.cli.options import TableCommand, given_dialect, use_dialect
 from dyads.data.files import DELIMITERS, Dialect, as_ids, check_columns, format_of, replacing
+from dyads.data.remote import is_remote
 from dyads.data.tables import as_arrow
 from dyads.errors import InputError, UnknownIdWarning, counted
 
@@ -53,7 +54,7 @@ class Side(StrEnum):
 
 
 class Where(StrEnum):
-    """Engines of `dyads predict` and `dyads recommend`."""
+    """Engines of `dyads predict`, `recommend` and `evaluate --ranking`."""
 
     cpu = "cpu"
     ray = "ray"
@@ -357,6 +358,11 @@ def evaluate(
     ] = None,
     row_features: RowFeatures = None,
     col_features: ColFeatures = None,
+    engine: Annotated[
+        Where, typer.Option(help="Where to compute rankings: on this machine, or on a Ray cluster.")
+    ] = Where.cpu,
+    engine_address: Address = "auto",
+    engine_timeout: Timeout = 600.0,
     as_json: Json = False,
 ) -> None:
     """Evaluate a model on labelled pairs not used for training: all metrics, for known and for new ids.
@@ -370,10 +376,12 @@ def evaluate(
     if ranking is not None:
         if weight or row_features or col_features:
             raise Usage("--ranking does not support --weight and features: omit these.")
-        _show_ranking(model, model_file, data, label, ranking, relevant or [str(model.classes_[-1])], as_json)
+        judging = Judging(data, label, relevant or [str(model.classes_[-1])])
+        spread = Spread(engine, engine_address, engine_timeout)
+        _show_ranking(model, model_file, judging, ranking, spread, as_json)
         return
-    if relevant:
-        raise Usage("--relevant is for --ranking: give both or neither.")
+    if relevant or engine != Where.cpu:
+        raise Usage("--relevant and --engine are for --ranking: give it too, or omit these.")
     store = open_store(data, {"label": label, "weight": weight})
     pairs = read_labelled(model, data, label, weight) if store is None else (store, None, None)
     features = new_features(model, row_features, col_features)
@@ -391,40 +399,81 @@ def evaluate(
         console.say(sentence)
 
 
-def _show_ranking(
-    model: Any, model_file: Path, data: str, label: str | None, k: int, relevant: list[str], as_json: bool
-) -> None:
-    """Show how far up the relevant pairs of a table are; see `evaluate`."""
-    from dyads.data.codes import label_codes
-    from dyads.estimators.ranking import evaluate_ranking
+QUERIES_AT_ONCE = 512
+"""Rows of a task of `evaluate --ranking` on a cluster."""
 
-    unknown = set(relevant) - set(map(str, model.classes_))
-    if len(relevant) > 1 and not hasattr(model, "predict_mean"):
+
+class Judging(NamedTuple):
+    """What `evaluate --ranking` is asked, as options of the command."""
+
+    data: str
+    label: str | None
+    relevant: list[str]
+
+    def found(self) -> "Judging":
+        """The same with a path that does not depend on where a process runs."""
+        return self if is_remote(self.data) else self._replace(data=os.path.realpath(self.data))
+
+    def pairs(self, model: Any) -> Any:
+        """The relevant pairs of the table, as an Arrow table."""
+        from dyads.data.codes import label_codes
+
+        kept = names_of(model)
+        store = open_store(self.data, {"label": self.label})
+        name = self.label or model.trained_on_["label"] or default_label()
+        if store is not None:
+            wanted = np.flatnonzero(np.isin(list(map(str, store.classes)), self.relevant))
+            table, _, _ = store.lines(np.flatnonzero(np.isin(store.dyads.label, wanted)))
+        else:
+            table = read(self.data, lambda names: types_of(model))
+            check_columns(self.data, table.column_names, [*kept, *([self.label] if self.label else [])])
+            if name in table.column_names:
+                codes = [code for code, label in enumerate(map(str, model.classes_)) if label in self.relevant]
+                table = table.filter(np.isin(label_codes(table[name], model.classes_), codes))
+        return table.select(kept)
+
+    def rankings(self, model: Any, pairs: Any) -> Any:
+        """The queries that the relevant pairs ask the model; by the only relevant label, or the mean of several."""
+        from dyads.estimators.ranking import Rankings
+
+        labels = [label for label in model.classes_.tolist() if str(label) in self.relevant]
+        return Rankings(model, pairs, by=labels[0] if len(self.relevant) == 1 else "mean")
+
+
+def rank_part(_: tuple[()], job: "Job", judging: Judging, first: int) -> list[Any]:
+    """Return the ranks of the answers to a run of queries."""
+    model = job.ready()[0]
+    ranks: list[Any] = judging.rankings(model, judging.pairs(model)).ranks(first, QUERIES_AT_ONCE)
+    return ranks
+
+
+def _show_ranking(model: Any, model_file: Path, judging: Judging, k: int, spread: Spread, as_json: bool) -> None:
+    """Show how far up the relevant pairs of a table are; see `evaluate`."""
+    from dyads.estimators.ranking import ranking_figures
+
+    unknown = set(judging.relevant) - set(map(str, model.classes_))
+    if len(judging.relevant) > 1 and not hasattr(model, "predict_mean"):
         raise Usage("Several labels are --relevant, and they have no order to rank by: give one of them.")
     if unknown:
         raise Usage(f"--relevant {unknown.pop()} is not a label: expected one of {model.classes_.tolist()}.")
-    kept = names_of(model)
-    store = open_store(data, {"label": label})
-    name = label or model.trained_on_["label"] or default_label()
-    if store is not None:
-        wanted = np.flatnonzero(np.isin(list(map(str, store.classes)), relevant))
-        table, _, _ = store.lines(np.flatnonzero(np.isin(store.dyads.label, wanted)))
-    else:
-        table = read(data, lambda names: types_of(model))
-        check_columns(data, table.column_names, [*kept, *([label] if label else [])])
-        if name in table.column_names:
-            codes = [code for code, label in enumerate(map(str, model.classes_)) if label in relevant]
-            table = table.filter(np.isin(label_codes(table[name], model.classes_), codes))
-    with console.bar("Ranking"):
-        figures = as_arrow(evaluate_ranking(model, table.select(kept), k=k, by=_ranked_by(model, relevant)))
-    console.show(
-        figures.to_pydict(), f"{model_file.name} on {data}: {counted(table.num_rows, 'relevant pair')}", as_json
-    )
+    if judging.data == "-" and spread.engine == Where.ray:
+        raise Usage("Workers of a cluster do not reach standard input: name a table that all of them reach.")
+    pairs = judging.pairs(model)
+    rankings = judging.rankings(model, pairs)
+    with console.bar("Ranking") as update:
+        if spread.engine == Where.cpu:
+            ranks = rankings.ranks()
+        else:
+            job = Job.of("evaluate", model_file, (None, None), {})._replace(threads=1)
+            tasks = [(job, judging.found(), first) for first in range(0, len(rankings), QUERIES_AT_ONCE)]
 
+            def told(done: int, planned: int) -> None:
+                update(done, planned, counted(done, "task"))
 
-def _ranked_by(model: Any, relevant: list[str]) -> Any:
-    """What to rank by: the only relevant label, or the mean of several."""
-    return next(name for name in model.classes_.tolist() if str(name) == relevant[0]) if len(relevant) == 1 else "mean"
+            ranks = [each for part in spread.run(rank_part, tasks, told) for each in part]
+        figures = ranking_figures(ranks, k)
+    title = f"{model_file.name} on {judging.data}: {counted(pairs.num_rows, 'relevant pair')}"
+    console.show(figures, title, as_json)
 
 
 Ids = Annotated[str | None, typer.Option(help="Table of the ids to ask for [default: all of the model].")]

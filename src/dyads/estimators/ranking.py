@@ -63,25 +63,18 @@ def evaluate_ranking(
         Whether each relevant column is ranked without the other ones, and judged by itself: then metrics are means over
         pairs. This is the filtered protocol of knowledge graphs.
     """
-    if side not in ("col", "row"):
-        raise unknown_name("side", side, ("col", "row"))
     if not isinstance(k, numbers.Integral) or isinstance(k, bool) or k < 1:
         raise InputError(f"Got k={k!r}: expected the length of the list, a whole number of at least 1.")
-    check_is_fitted(model)
-    record, turn = model.record_, side == "row"
-    relevant, *pairs = _codes(model, [X] if exclude is None else [X, exclude])
-    answers = _by_query(relevant, turn)
-    pairs += [] if with_seen else [_seen_codes(record)]
-    left_out = [_by_query(codes, turn, answers) for codes in pairs]
-    ranks = [each for each in _ranks(model, answers, by, left_out, turn, filtered) if len(each)]
-    if filtered:
-        ranks = [np.array([rank]) for each in ranks for rank in each]
-    if not ranks and answers:
+    rankings = Rankings(model, X, by=by, exclude=exclude, with_seen=with_seen, side=side, filtered=filtered)
+    return returned_table(model, ranking_figures(rankings.ranks(), k), X)
+
+
+def ranking_figures(ranks: list[Array], k: int) -> dict[str, Any]:
+    """Return the columns of `evaluate_ranking`: means over the ranks of the relevant columns of each row."""
+    if not ranks:
         raise InputError(
             "All relevant pairs were seen in training, and are left out: expected others, or with_seen=True."
         )
-    if not ranks:
-        raise InputError("Got no relevant pairs: expected some. Pass a table of pairs that should rank high.")
     figures = {
         f"precision@{k}": metrics.precision_at(ranks, k),
         f"recall@{k}": metrics.recall_at(ranks, k),
@@ -94,40 +87,80 @@ def evaluate_ranking(
     means = [by_row[rng.integers(0, len(ranks), len(ranks))].mean(axis=0) for _ in range(RESAMPLES)]
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     columns = {"metric": list(figures), "value": by_row.mean(axis=0), "low": low, "high": high}
-    return returned_table(model, columns | {"n": np.full(len(figures), len(ranks))}, X)
+    return columns | {"n": np.full(len(figures), len(ranks))}
 
 
-def _ranks(
-    model: Any, relevant: Queries, by: Any, left_out: list[Queries], turn: bool, filtered: bool
-) -> Iterator[Array]:
-    """Yield the ranks of the answers of each query: a row and a relation, or, if turned, a column and a relation."""
-    record, engine, worth = model.record_, model._engine, model._worth(by)
-    if record.known.dyad_encoder is not None:
-        raise InputError("The model has features of dyads, which candidates have not: expected a model without them.")
-    if isinstance(by, str) and by == "thompson" and by not in model.classes_:
-        raise InputError("Got by='thompson': expected 'mean' or a label, since a random ranking cannot be judged.")
-    n = len(record.known.rows if turn else record.known.cols)
-    queries, step = list(relevant), max(1, PAIRS_AT_ONCE // n)
-    for start in range(0, len(queries), step):
-        some = np.array(queries[start : start + step])
-        asked, relation, offered = np.repeat(some[:, 0], n), np.repeat(some[:, 1], n), np.tile(np.arange(n), len(some))
-        asked = np.maximum(asked, -1)
-        codes = [offered, asked] if turn else [asked, offered]
-        codes += [] if record.known.relations is None else [relation]
-        scores = engine.scores(record.models, codes, record.known.pair_features(codes))
-        values = (record.proba(scores) @ worth).reshape(len(some), n)
-        for query, line in zip(queries[start : start + step], values, strict=True):
-            offer = np.ones(n, np.bool_)
-            for pairs in left_out:
-                without = pairs.get(query, np.zeros(0, np.intp))
-                offer[without[without >= 0]] = False
-            if record.known.one_set and query[0] >= 0:
-                offer[query[0]] = False
-            answers = relevant[query]
-            known = answers[answers >= 0]
-            places = (np.cumsum(offer) - 1)[known[offer[known]]]
-            ranks = metrics.ranks_of(line[offer], places, filtered=filtered)
-            yield np.append(ranks, np.full(int((answers < 0).sum()), np.inf))
+class Rankings:
+    """The queries that a table of relevant pairs asks a model: a row and a relation each, or a column and a relation.
+
+    See `evaluate_ranking` for the parameters. The ranks of some queries do not depend on the others, so that processes
+    may divide them.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        X: Any,
+        *,
+        by: Any = "mean",
+        exclude: Any = None,
+        with_seen: bool = False,
+        side: str = "col",
+        filtered: bool = False,
+    ) -> None:
+        if side not in ("col", "row"):
+            raise unknown_name("side", side, ("col", "row"))
+        check_is_fitted(model)
+        if model.record_.known.dyad_encoder is not None:
+            raise InputError(
+                "The model has features of dyads, which candidates have not: expected a model without them."
+            )
+        if isinstance(by, str) and by == "thompson" and by not in model.classes_:
+            raise InputError("Got by='thompson': expected 'mean' or a label, since a random ranking cannot be judged.")
+        self._model, self._worth, self._turned, self._filtered = model, model._worth(by), side == "row", filtered
+        relevant, *pairs = _codes(model, [X] if exclude is None else [X, exclude])
+        self._answers = _by_query(relevant, self._turned)
+        if not self._answers:
+            raise InputError("Got no relevant pairs: expected some. Pass a table of pairs that should rank high.")
+        pairs += [] if with_seen else [_seen_codes(model.record_)]
+        self._left_out = [_by_query(codes, self._turned, self._answers) for codes in pairs]
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def ranks(self, first: int = 0, n: int | None = None) -> list[Array]:
+        """Return the ranks of the answers of each of n queries (by default all), without queries whose answers are
+        left out; if filtered, those of each answer.
+        """
+        queries = list(self._answers)[first : None if n is None else first + n]
+        ranks = [each for each in self._of_each(queries) if len(each)]
+        return [np.array([rank]) for each in ranks for rank in each] if self._filtered else ranks
+
+    def _of_each(self, queries: list[tuple[int, int]]) -> Iterator[Array]:
+        """Yield the ranks of the answers of each query."""
+        record, engine = self._model.record_, self._model._engine
+        n = len(record.known.rows if self._turned else record.known.cols)
+        step = max(1, PAIRS_AT_ONCE // n)
+        for start in range(0, len(queries), step):
+            some = np.array(queries[start : start + step])
+            asked, relation = np.maximum(np.repeat(some[:, 0], n), -1), np.repeat(some[:, 1], n)
+            offered = np.tile(np.arange(n), len(some))
+            codes = [offered, asked] if self._turned else [asked, offered]
+            codes += [] if record.known.relations is None else [relation]
+            scores = engine.scores(record.models, codes, record.known.pair_features(codes))
+            values = (record.proba(scores) @ self._worth).reshape(len(some), n)
+            for query, line in zip(queries[start : start + step], values, strict=True):
+                offer = np.ones(n, np.bool_)
+                for pairs in self._left_out:
+                    without = pairs.get(query, np.zeros(0, np.intp))
+                    offer[without[without >= 0]] = False
+                if record.known.one_set and query[0] >= 0:
+                    offer[query[0]] = False
+                answers = self._answers[query]
+                known = answers[answers >= 0]
+                places = (np.cumsum(offer) - 1)[known[offer[known]]]
+                ranks = metrics.ranks_of(line[offer], places, filtered=self._filtered)
+                yield np.append(ranks, np.full(int((answers < 0).sum()), np.inf))
 
 
 def _codes(model: Any, tables: list[Any]) -> list[list[Codes]]:
