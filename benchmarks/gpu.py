@@ -187,7 +187,7 @@ def sgd(n=10**8):
     `n` : number of dyads. Times are those between callbacks, of epochs after the first. The bits are those of two fits
     of a tenth of the dyads.
     """
-    n, rate = int(n), {}
+    n, rate = int(float(n)), {}
     for name, skewed in (("uniform", False), ("popularity-skewed", True)):
         row, col, label = coded(n, 10**6, 10**5, skewed)
         thetas = []
@@ -214,17 +214,17 @@ def sgd(n=10**8):
 
 def epochs(n=10**8):
     """Like `sgd`, of the engine alone: cells, then epochs, from coded arrays; the same bits twice."""
-    return {name: of_engine(int(n), skewed, 4, True) for name, skewed in (("uniform", False), ("skewed", True))}
+    return {name: of_engine(int(float(n)), skewed, 4, True) for name, skewed in (("uniform", False), ("skewed", True))}
 
 
 def billion(n=10**9):
     """Seconds for three epochs over 10^9 dyads by the engine, from coded arrays in host memory, grouping included."""
-    return of_engine(int(n), True, 3, False) | {"at most": 60}
+    return of_engine(int(float(n)), True, 3, False) | {"at most": 60}
 
 
 def billion_sweep(n=10**9):
     """Nanoseconds for a dyad of a sweep of 10^9 popularity-skewed dyads, rank 10, 5 ordered labels."""
-    n = int(n)
+    n = int(float(n))
     dyads = made_up(n, 10**6, 10**5)
     return rounded({"sweep": 1e9 * sweep_seconds(CUDA(), dyads, 10, times=1) / n})
 

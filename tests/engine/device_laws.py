@@ -11,18 +11,20 @@ import numpy as np
 import pytest
 from geweke import z_scores
 from numba import config
+from scipy import sparse
 
-from dyads.data.dyads import Counts, Dyads
+from dyads.data.dyads import Counts, Dyads, Side
 from dyads.engine import CPU, CUDA, cuda, posterior
 from dyads.engine.api import Query
 from dyads.engine.bundles import ABSENT, Specs
 from dyads.engine.descent import decay
 from dyads.engine.entity import PART
+from dyads.engine.orders import in_order
 from dyads.engine.passes import DescentWork, LastTile, Pulled, sgd_pass
 from dyads.engine.sums import Groups
 from dyads.errors import InputError
 from dyads.model.loss import Log
-from dyads.model.objective import BlockPrior
+from dyads.model.objective import BlockPrior, Objective, Penalty
 from dyads.model.parameters import Blocks, Layout, Role
 from dyads.model.streams import Key, Stream, random_stream
 from dyads.model.structure import STRUCTURES as REGISTERED_STRUCTURES
@@ -424,6 +426,39 @@ def test_the_number_of_lanes_of_a_warp_does_not_matter(structure, monkeypatch, s
             descent.epoch(0.5, 0, 0)
             states.append(descent.arrays())
     assert relative_error(*states) < SINGLE
+
+
+@pytest.mark.parametrize("width", [1, 5, 33])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sparse_products_are_scipys(dtype, width):
+    cuda.kernels()
+    from dyads.engine.device_sparse import DeviceMatrix
+
+    rng, n, p = np.random.default_rng(0), 17, 9
+    # Lines of every length from none on.
+    plain = sparse.csr_array(rng.normal(size=(n, p)) * (rng.random((n, p)) < np.linspace(0, 1, n)[:, None]))
+    matrix, right, left = DeviceMatrix(plain, in_order).astype(dtype), rng.normal(size=(p, width)), rng.normal(size=n)
+    assert (matrix @ right).dtype == dtype
+    assert relative_error(matrix @ right, plain @ right) < 10 * np.finfo(dtype).eps
+    assert relative_error(matrix.T @ left, plain.T @ left) < 10 * np.finfo(dtype).eps
+    assert np.array_equal(DeviceMatrix(plain[:0], in_order).T @ np.ones((0, width)), np.zeros((p, width)))
+
+
+def test_side_weights_are_drawn_as_on_the_cpu():
+    rng, dyads = np.random.default_rng(0), make_dyads(N_DYADS)
+    rows = sparse.csr_array(rng.normal(size=(dyads.n_rows, 3)) * (rng.random((dyads.n_rows, 3)) < 0.6))
+    dyads = replace(dyads, side=Side(row=rows))
+    layout = Layout(STRUCTURE_CASES["Bilinear"][2], dyads.n_rows, dyads.n_cols, 1, dyads.side.widths, 1)
+    objective = Objective(layout, Log(), Penalty.of(layout, {}, "none", Counts.of(dyads, False)))
+    theta, thetas = rng.normal(scale=0.5, size=layout.size), []
+    for engine in (CPU(1), CUDA()):
+        with engine.bind(objective, dyads) as problem:
+            updates, size = problem.blocks_in_turn(theta), layout.sizes[0]
+            prior = BlockPrior(np.zeros(size), np.eye(size), np.ones(size))
+            updates.draw_side_weights(Role.ROW, prior, 1.0, np.random.default_rng(1))
+            thetas.append(updates.theta())
+    assert np.abs(thetas[0] - theta).max() > 0.1
+    assert relative_error(thetas[1], thetas[0]) < 10 * SINGLE
 
 
 @pytest.mark.parametrize("n_draws", [1, 2])

@@ -2,8 +2,8 @@
 
 Dyads stay on the device, sorted by row and by column, or in the cells of SGD. Blocks travel there for each pass and
 back, but for SGD; they are small beside the dyads. On the CPU run: what is not a pure function of a shard (updates of
-the nodes of one id set, sums with features of dyads), SGD with features, the draws of side weights, and predictions
-for new entities.
+the nodes of one id set, sums with features of dyads), SGD with features, the draws of side weights but for their sparse
+products, and predictions for new entities.
 """
 
 import warnings
@@ -76,8 +76,8 @@ class CUDA(Setting):
         else:
             if objective.structure.one_set and not descends:
                 left.append("Newton steps and posterior draws of one id set")
-            if any(n_features):
-                left.append("SGD with features" if descends else "posterior draws of side weights")
+            if any(n_features) and descends:
+                left.append("SGD with features")
         if left:
             warnings.warn(
                 f"engine='cuda' leaves to the CPU, where it takes as long as with engine='cpu': {'; '.join(left)}.",
@@ -193,8 +193,10 @@ class DeviceBound(Bound):
     """Dyads, their counts and orders, on the host and on the device."""
 
     def __init__(self, objective: Objective, dyads: Dyads, counts: Counts | None, threads: Threads) -> None:
-        super().__init__(objective, dyads, counts, threads, shard=len(dyads) + 1)
         self.kernels = kernels()
+        from dyads.engine.device_sparse import DeviceMatrix
+
+        super().__init__(objective, dyads, counts, threads, len(dyads) + 1, DeviceMatrix)
         # Not of the module: fits on several threads must not write to each other's arrays.
         self.buffer = lru_cache(maxsize=16)(self.kernels.new_array)
         self.specs = Specs.of(objective.structure, objective.loss, np.float32)

@@ -27,7 +27,7 @@ from dyads.engine.bundles import Data, Specs, TileWork
 from dyads.engine.descent import CellData, HostDescent
 from dyads.engine.orders import Bounds, Orders, Run, even_tasks
 from dyads.engine.passes import col_sums, loss_pass, row_sums
-from dyads.engine.sparse import threaded
+from dyads.engine.sparse import ThreadedMatrix, threaded
 from dyads.engine.updates import HostUpdates
 from dyads.model.objective import Objective
 from dyads.model.parameters import Blocks
@@ -165,10 +165,16 @@ class Bound:
     """Dyads, their counts and orders, and threads: shared by a problem and its restrictions."""
 
     def __init__(
-        self, objective: Objective, dyads: Dyads, counts: Counts | None, threads: Threads, shard: int | None = None
+        self,
+        objective: Objective,
+        dyads: Dyads,
+        counts: Counts | None,
+        threads: Threads,
+        shard: int | None = None,
+        matrix: type[ThreadedMatrix] = ThreadedMatrix,
     ) -> None:
         one_set = objective.structure.one_set
-        dyads = replace(dyads, side=threaded(dyads.side, threads.map))
+        dyads = replace(dyads, side=threaded(dyads.side, threads.map, matrix))
         self.dyads, self.threads, self.penalty = dyads, threads, objective.penalty
         self.resources = ExitStack()
         self.counts = Counts.of(dyads, one_set) if counts is None else counts

@@ -2,7 +2,7 @@
 
 import math
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from scipy import sparse
@@ -33,23 +33,23 @@ class ThreadedMatrix:
         self._tasks = owner_tasks(self._matrix.indptr, PRODUCT_CHUNK)
 
     @cached_property
-    def T(self) -> "ThreadedMatrix":
-        return ThreadedMatrix(self._matrix.T, self._run)
+    def T(self) -> Self:
+        return type(self)(self._matrix.T, self._run)
 
     @cached_property
-    def _single(self) -> "ThreadedMatrix":
-        return ThreadedMatrix(self._matrix.astype(np.float32), self._run)
+    def _single(self) -> Self:
+        return type(self)(self._matrix.astype(np.float32), self._run)
 
-    def astype(self, dtype: Any, copy: bool = False) -> "ThreadedMatrix":
+    def astype(self, dtype: Any, copy: bool = False) -> Self:
         """Return the matrix in another precision: itself, or a copy that is kept."""
         return self if dtype == self._matrix.dtype else self._single
 
-    def power(self, n: int) -> "ThreadedMatrix":
+    def power(self, n: int) -> Self:
         """Return the matrix of the n-th powers of the entries."""
-        return ThreadedMatrix(self._matrix.power(n), self._run)
+        return type(self)(self._matrix.power(n), self._run)
 
-    def __abs__(self) -> "ThreadedMatrix":
-        return ThreadedMatrix(abs(self._matrix), self._run)
+    def __abs__(self) -> Self:
+        return type(self)(abs(self._matrix), self._run)
 
     def __matmul__(self, table: Array) -> Array:
         """Return the product with `table` (p, width) or (p,)."""
@@ -68,9 +68,9 @@ class ThreadedMatrix:
         return out[:, :width].reshape(self.shape[0], *table.shape[1:])
 
 
-def threaded(side: Side, run: Run) -> Side:
-    """Return side-information with the products of the features of rows and columns on threads."""
-    row, col = (None if features is None else ThreadedMatrix(features, run) for features in side[:2])
+def threaded(side: Side, run: Run, kind: type[ThreadedMatrix] = ThreadedMatrix) -> Side:
+    """Return side-information whose products with the features of rows and columns run on threads, or as of `kind`."""
+    row, col = (None if features is None else kind(features, run) for features in side[:2])
     return side._replace(row=row, col=col)
 
 
