@@ -15,6 +15,7 @@ from dyads.model.objective import (
     Moments,
     draw_side_precision,
     draw_side_weights,
+    side_weights_by_counts,
     wishart_root,
 )
 
@@ -134,3 +135,22 @@ def test_moments_of_parts_are_those_of_the_whole():
     for ours, expected in zip(joined, Moments.of(blocks), strict=True):
         np.testing.assert_allclose(ours, expected, rtol=1e-12)
     assert Moments.joined([Moments.of(blocks[:0])]).n == 0
+
+
+def test_side_weights_by_counts_are_a_weighted_ridge_regression():
+    rng = np.random.default_rng(8)
+    x, own, weights = rng.normal((5, 0, 0), size=(60, 3)), rng.normal(size=(60, 2)), rng.normal(size=(3, 2))
+    counts = rng.integers(0, 50, 60).astype(float)
+    own[counts == 0] = 1e6
+    own += x @ rng.normal(size=(3, 2))
+    change = side_weights_by_counts(sparse.csr_array(x), counts, own, weights)
+    w = counts * counts.sum() / (counts**2).sum()
+    deviation = own - np.average(own, axis=0, weights=w)
+    variance = np.average((deviation**2).mean(axis=1), weights=w)
+    # A constant column is penalised as the features are.
+    extended = np.column_stack([x, np.ones(60)])
+    precision = extended.T @ (w[:, None] * extended) / variance + np.eye(4) / np.mean(weights**2)
+    expected = np.linalg.solve(precision, extended.T @ (w[:, None] * deviation) / variance)[:3]
+    np.testing.assert_allclose(change, expected, atol=0.01)
+    twice = side_weights_by_counts(sparse.csr_array(x), 2 * counts, own, weights)
+    np.testing.assert_allclose(twice, change, atol=1e-6)

@@ -116,6 +116,32 @@ def test_features_predict_ids_without_labels_better_than_nothing_does():
     assert informed.support(X[~new]).min() > 0
 
 
+def test_features_of_a_new_id_say_what_they_do_for_ids_with_many_labels():
+    """Of many items with a label or two, those with the feature have low ones; of few items with many, high ones."""
+    rng = np.random.default_rng(0)
+    n = {"popular": (20, 200), "rare": (300, 2)}
+    tables = []
+    for kind, (n_items, n_labels) in n.items():
+        feature = np.arange(n_items) % 2
+        high = np.where(feature == (kind == "popular"), 0.8, 0.2)
+        item = np.repeat(np.arange(n_items), n_labels)
+        y = 1 + (rng.random(len(item)) < high[item])
+        user = rng.integers(0, 100, len(item))
+        names = [f"{kind} {i}" for i in item]
+        tables.append(pd.DataFrame({"user": user, "item": names, "y": y, "feature": feature[item].astype(float)}))
+    table = pd.concat(tables, ignore_index=True)
+    items = table[["item", "feature"]].drop_duplicates()
+    model = LFLOrdinal(0, solver=dyads.Gibbs(sweeps=60), features=SideInformation(col=items), random_state=0)
+    model.fit(table[["user", "item"]], table["y"])
+    new = pd.DataFrame({"item": ["with", "without"], "feature": [1.0, 0.0]})
+    asked = pd.DataFrame({"user": [3, 3], "item": ["with", "without"]})
+    high, low = model.predict_proba(asked, col_features=new)[:, 1]
+    assert high > low + 0.1
+    # For ids with labels, features say what they do for all alike: these predictions are the sampler's own.
+    known = model.predict_proba(pd.DataFrame({"user": [3, 3], "item": ["popular 1", "popular 0"]}))[:, 1]
+    np.testing.assert_allclose(known, [0.8, 0.2], atol=0.1)
+
+
 def test_interactions_say_what_no_linear_term_can():
     row, col = np.divmod(np.arange(3600), 60)
     rng = np.random.default_rng(0)

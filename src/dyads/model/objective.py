@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import sparse
 from scipy.linalg import solve_triangular
 
 from dyads.data.dyads import Counts
@@ -436,18 +437,39 @@ def draw_side_weights(
     return np.asarray(_solve_normal(features, labelled, strength, side_precision, right) @ basis.T)
 
 
-def _solve_normal(features: Any, labelled: Array, strength: Array, ridge: float, right: Array) -> Array:
-    """Solve A_k w_k = right_k, A_k = d_k X^T X + ridge I, for each k by conjugate gradients, preconditioned diagonally.
+def side_weights_by_counts(features: Any, counts: Array, own: Array, weights: Array) -> Array:
+    """Return the change B of side weights that explains own blocks by features, each entity weighted by its counts.
 
-    X has the `labelled` lines of `features`. The error of a solution, in standard deviations of a draw, is the root of
-    r^T A_k^-1 r / n_features for the residual r. It ends below `TOLERANCE` in all directions, also in those that X
-    hardly determines (one-hot features of two groups, say): A_k >= ridge I bounds it by |r|^2 / (ridge n_features).
-    Products with X are in single precision, which is exact to about 1e-6 of `right`.
+        B = argmin sum_e w_e |a_e - m - x_e B|^2 / s^2 + t |B|^2
+
+    The w_e are in proportion to the counts n and sum to the effective number of entities, (sum n)^2 / sum n^2. m is the
+    mean of the own blocks a and s^2 their variance, both weighted; 1 / t is the mean square of the side weights.
+
+    `features` : sparse (n, n_features), `counts` : (n,), `own` : (n, n_columns), `weights` : (n_features, n_columns).
+    """
+    w = counts * counts.sum() / np.sum(counts**2)
+    deviation = own - np.average(own, axis=0, weights=counts)
+    strength = 1 / (np.average(np.mean(deviation**2, axis=1), weights=counts) + LEAST_VARIANCE)
+    ridge = 1 / max(np.mean(weights**2), np.finfo(np.float64).tiny)
+    # The features of an average entity need not be zero: a constant makes up for them.
+    extended = sparse.hstack([features, np.ones((len(own), 1))], format="csr")
+    right = strength * (extended.T @ (w[:, None] * deviation))
+    return _solve_normal(extended, w, np.full(own.shape[1], strength), ridge, right)[:-1]
+
+
+def _solve_normal(features: Any, weight: Array, strength: Array, ridge: float, right: Array) -> Array:
+    """Solve A_k w_k = right_k, A_k = d_k X^T diag(weight) X + ridge I, for each k by conjugate gradients.
+
+    X are the `features`; a mask as `weight` takes some of their lines. The preconditioner is the diagonal of A_k. The
+    error of a solution, in standard deviations of a draw, is the root of r^T A_k^-1 r / n_features for the residual r.
+    It ends below `TOLERANCE` in all directions, also in those that X hardly determines (one-hot features of two groups,
+    say): A_k >= ridge I bounds it by |r|^2 / (ridge n_features). Products with X are in single precision, which is
+    exact to about 1e-6 of `right`.
 
     `strength` : (n_columns,) the d_k, ascending; `right` : (n_features, n_columns).
     """
-    single, mask = features.astype(np.float32), labelled[:, None]
-    squares = single.T.power(2) @ labelled.astype(np.float32)
+    single, column = features.astype(np.float32), weight[:, None]
+    squares = single.T.power(2) @ weight.astype(np.float32)
     scale = 1 / (squares[:, None] * strength + ridge)
     solution = np.zeros_like(right)
     residual, direction = right.copy(), scale * right
@@ -458,7 +480,7 @@ def _solve_normal(features: Any, labelled: Array, strength: Array, ridge: float,
             break
         # The larger d_k, the more iterations: columns before the first unsolved one are done.
         k = slice(unsolved[0], None)
-        product = strength[k] * (single.T @ (mask * (single @ direction[:, k]))) + ridge * direction[:, k]
+        product = strength[k] * (single.T @ (column * (single @ direction[:, k]))) + ridge * direction[:, k]
         curvature = np.sum(direction[:, k] * product, axis=0)
         # The direction of a column that is solved exactly is zero.
         step = np.divide(size[k], curvature, out=np.zeros_like(curvature), where=curvature > 0)

@@ -14,7 +14,7 @@ from dyads.engine import Engine, OwnPrior, Problem
 from dyads.errors import InputError, NotConvergedWarning, UnknownIdError, caller_level
 from dyads.metrics import log_proba
 from dyads.model.loss import link
-from dyads.model.objective import BlockPrior
+from dyads.model.objective import BlockPrior, side_weights_by_counts
 from dyads.model.parameters import Blocks, Role
 from dyads.model.record import Draw, Entities, Known, Model, Parts, Record
 from dyads.model.streams import FIXED_SEED, Key, Stream, random_stream
@@ -112,10 +112,11 @@ def posterior_draws(
     """Convert sampler states, (theta, learnt priors of rows and columns, or of nodes), to posterior draws.
 
     An entity without labels is drawn as that of a random training dyad, not from the learnt prior: entities with many
-    labels differ from those with few, and most labels that are asked for are of the former. About `N_DRAWS` dyads are
-    sampled in all, a few for each posterior draw. The partner shift is the mean over `SHIFT_DRAWS` of them.
+    labels differ from those with few, and most labels that are asked for are of the former. For the same reason, side
+    weights are those of entities weighted by counts. About `N_DRAWS` dyads are sampled in all, a few for each posterior
+    draw. The partner shift is the mean over `SHIFT_DRAWS` of them.
     """
-    drawn = [Draw.drawn(parts, known, theta, priors) for theta, priors in draws]
+    drawn = [Draw.drawn(parts, known, *_by_counts(parts, known, theta, priors)) for theta, priors in draws]
     models = [Model(parts=parts, known=known, draw=draw) for draw in drawn]
     n_lines = max(1, round(N_DRAWS / len(drawn) / 2)) * (1 if known.one_set else 2)
     # In random order: `Model.one_draw` takes the first of each draw, which must not be all of one kind.
@@ -136,6 +137,33 @@ def posterior_draws(
         return replace(draw, rows=rows, cols=cols)
 
     return [populated(draw, spread) for draw, spread in zip(drawn, spreads, strict=True)]
+
+
+def _by_counts(
+    parts: Parts, known: Known, theta: Array, priors: tuple[BlockPrior, ...]
+) -> tuple[Array, tuple[BlockPrior, ...]]:
+    """Move what features tell of own blocks, weighted by counts, to the side weights; see `side_weights_by_counts`.
+
+    A sweep draws side weights from all entities alike. Effective blocks, and so the predictions of known entities, stay
+    as they are: W += B, a_e -= x_e B. So does the mean of the learnt prior over the entities with labels. The sets of
+    `implicit` tell of the counts themselves, and are left out.
+    """
+    layout, moved, shifted = parts.layout(known), theta.astype(np.float64), list(priors)
+    own_blocks, side_weights = layout.blocks(moved), layout.side_weights(moved)
+    for i, entities in enumerate(known.sets):
+        n_features = 0 if entities.encoder is None else len(entities.encoder.names)
+        if not n_features:
+            continue
+        features, columns, is_labelled = entities.features[:, :n_features], layout.side_columns[i], entities.counts > 0
+        own, weights = own_blocks[i], side_weights[i][:n_features]
+        change = side_weights_by_counts(features, entities.counts, own[:, columns], weights)
+        weights += change
+        told = features @ change
+        own[:, columns] -= told
+        mean = shifted[i].mean.astype(np.float64)
+        mean[columns] -= told[is_labelled].mean(axis=0)
+        shifted[i] = shifted[i]._replace(mean=mean.astype(shifted[i].mean.dtype))
+    return moved.astype(theta.dtype), tuple(shifted)
 
 
 def with_more(model: Model, before: Model, dyads: Dyads, engine: Engine) -> Draw:
