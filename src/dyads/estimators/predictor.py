@@ -341,7 +341,8 @@ class Predictor(ClassifierMixin, NestedParameters):
 
         Given labelled pairs, it also holds the log-likelihood of each pair. For the training pairs, ``arviz.loo`` then
         estimates the log-likelihood of pairs left out, and ``arviz.compare`` compares ranks and structures without
-        folds. Needs the extra ``dyads[posterior]``.
+        folds. Own weights of ids are beyond what their features say, where side weights are those of ids weighted by
+        their labels. Needs the extra ``dyads[posterior]``.
         """
         check_is_fitted(self)
         if (X is None) != (y is None):

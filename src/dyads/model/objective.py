@@ -447,9 +447,10 @@ def side_weights_by_counts(features: Any, counts: Array, own: Array, weights: Ar
 
     `features` : sparse (n, n_features), `counts` : (n,), `own` : (n, n_columns), `weights` : (n_features, n_columns).
     """
-    w = counts * counts.sum() / np.sum(counts**2)
-    deviation = own - np.average(own, axis=0, weights=counts)
-    strength = 1 / (np.average(np.mean(deviation**2, axis=1), weights=counts) + LEAST_VARIANCE)
+    share = counts / counts.max()
+    w = share * share.sum() / np.sum(share**2)
+    deviation = own - np.average(own, axis=0, weights=w)
+    strength = 1 / (np.average(np.mean(deviation**2, axis=1), weights=w) + LEAST_VARIANCE)
     ridge = 1 / max(np.mean(weights**2), np.finfo(np.float64).tiny)
     # The features of an average entity need not be zero: a constant makes up for them.
     extended = sparse.hstack([features, np.ones((len(own), 1))], format="csr")
