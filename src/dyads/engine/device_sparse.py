@@ -35,12 +35,12 @@ class DeviceMatrix(ThreadedMatrix):
             return np.zeros((n, *table.shape[1:]), self._matrix.dtype)
         right = to_device(np.ascontiguousarray(table.reshape(len(table), width), self._matrix.dtype))
         out = new_array((n, width), self._matrix.dtype)
-        multiply[min(n, MOST_BLOCKS), SLICES * COLUMNS](*self._held, right, out)
+        sparse_product[min(n, MOST_BLOCKS), SLICES * COLUMNS](*self._held, right, out)
         return to_host(out).reshape(n, *table.shape[1:])
 
 
 @cuda.jit
-def multiply(start, index, entries, table, out):  # type: ignore[no-untyped-def]
+def sparse_product(start, index, entries, table, out):  # type: ignore[no-untyped-def]
     """WRITE X table to `out` (n, width): `SLICES` strides through the entries of a line, for `COLUMNS` columns each."""
     partial = cuda.shared.array((SLICES, COLUMNS), float64)
     column, slice_ = cuda.threadIdx.x % COLUMNS, cuda.threadIdx.x // COLUMNS
