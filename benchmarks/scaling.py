@@ -1,11 +1,13 @@
 """A Gibbs sweep on a Ray cluster: measured here on one machine and 1 and 2 workers, and simulated on more.
 
 python benchmarks/scaling.py [--pairs 1e7] [--store FOLDER] [--sweeps 4] > table.md
+python benchmarks/scaling.py --same
 
 It fits a store of made-up ratings (that of `large.py`) on the CPU engine and on local Ray clusters of nodes of one
 processor, checks that all models are the same, bit for bit, and writes the seconds of a sweep, the overhead, the bytes
 that went through the object store, and the tasks of each worker. Then it replays the task times of one worker on two,
-beside what was measured, and on the machines of `CLUSTERS`, under the assumptions that it prints.
+beside what was measured, and on the machines of `CLUSTERS`, under the assumptions that it prints. With `--same` it only
+compares models of MovieLens 1M by three solvers on 1, 2 and 4 workers with those of the CPU engine.
 """
 
 import argparse
@@ -19,14 +21,18 @@ import tempfile
 import time
 import warnings
 from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 import dyads
+from dyads.datasets.published import movielens_1m
 from dyads.engine import cluster
 
 RANK = 16
@@ -59,8 +65,8 @@ class Measured(NamedTuple):
     theta: np.ndarray
 
 
-def fit(store, engine, sweeps):
-    """Sample, and keep what passes of the last sweeps took."""
+def fit(store, engine, solver, rank=RANK):
+    """Fit by a solver, and keep what passes of the last sweeps took."""
     logged, marks = [], []
 
     class Handler(logging.Handler):
@@ -70,7 +76,8 @@ def fit(store, engine, sweeps):
     handler = Handler()
     cluster.logger.setLevel(logging.INFO)
     cluster.logger.addHandler(handler)
-    model = dyads.LFLOrdinal(RANK, solver=dyads.Gibbs(sweeps=sweeps), random_state=0, engine=engine)
+    l2 = None if isinstance(solver, dyads.Gibbs) else 5.0
+    model = dyads.LFLOrdinal(rank, l2=l2, solver=solver, random_state=0, engine=engine)
     model.fit(dyads.Store(store), callback=lambda step: marks.append((time.perf_counter(), len(logged))))
     cluster.logger.removeHandler(handler)
     # The first sweep reads the shards.
@@ -80,8 +87,9 @@ def fit(store, engine, sweeps):
     return Measured((last - first) / (len(marks) - 1), passes, dict(workers), model.record_.draws[-1].theta)
 
 
-def on_ray(store, n, sweeps):
-    """Fit on n workers, each a node of one processor; also bytes a second into the object store."""
+@contextmanager
+def local_cluster(n):
+    """The engine on a cluster of n workers, each a node of one processor."""
     import ray
     from ray.cluster_utils import Cluster
 
@@ -90,16 +98,45 @@ def on_ray(store, n, sweeps):
     try:
         for _ in range(n - 1):
             machines.add_node(**node)
-        engine = dyads.Ray(machines.address)
-        measured = fit(store, engine, sweeps)
-        array = np.ones(2**23)
+        yield dyads.Ray(machines.address)
+    finally:
+        ray.shutdown()
+        machines.shutdown()
+
+
+def on_ray(store, n, solver):
+    """Fit on n workers; also bytes a second into the object store."""
+    import ray
+
+    with local_cluster(n) as engine:
+        measured, array = fit(store, engine, solver), np.ones(2**23)
         began = time.perf_counter()
         for _ in range(4):
             ray.get(ray.put(array))
         return measured, 4 * array.nbytes / (time.perf_counter() - began)
-    finally:
-        ray.shutdown()
-        machines.shutdown()
+
+
+def same():
+    """MovieLens 1M on 1, 2 and 4 workers: are the models those of the CPU engine, bit for bit? Tasks of each worker."""
+    ratings, differs = movielens_1m(), False
+    solvers = {"gibbs": dyads.Gibbs(sweeps=4), "newton": dyads.Newton(4, tol=0.0), "lbfgs": dyads.LBFGS(10)}
+    head("solver", "workers", "tasks of a pass", "tasks of each worker", "bitwise equal")
+    with tempfile.TemporaryDirectory() as folder:
+        path, store = f"{folder}/ratings.parquet", f"{folder}/store"
+        pq.write_table(pa.table({**ratings.X, "rating": ratings.y}), path)
+        dyads.scan(path, row="user", col="item", label="rating", to=store)
+        cpu = {name: fit(store, dyads.CPU(2), solver, rank=8) for name, solver in solvers.items()}
+        for n in (1, 2, 4):
+            with local_cluster(n) as engine:
+                for name, solver in solvers.items():
+                    fitted = fit(store, engine, solver, rank=8)
+                    equal = np.array_equal(fitted.theta, cpu[name].theta)
+                    tasks = sorted({len(one.task_seconds) for one in fitted.passes})
+                    differs |= not equal
+                    shown = (", ".join(map(str, each)) for each in (tasks, fitted.workers.values()))
+                    line(name, n, *shown, "yes" if equal else "NO")
+    if differs:
+        sys.exit("Some models differ.")
 
 
 class Costs(NamedTuple):
@@ -172,8 +209,12 @@ def main():
     parser.add_argument("--store", type=Path, help="a store to fit, instead of a made-up one")
     parser.add_argument("--sweeps", type=int, default=4)
     parser.add_argument("--raw", type=Path, help="file for the passes that were measured, as JSON")
+    parser.add_argument("--same", action="store_true", help="only compare models of MovieLens 1M")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
+    if given.same:
+        same()
+        return
     with tempfile.TemporaryDirectory() as name:
         store = given.store
         if store is None:
@@ -188,9 +229,10 @@ def main():
 def report(store, sweeps, raw):
     opened = dyads.Store(store)
     size, n_sweeps = (len(opened), len(opened.rows), len(opened.cols)), sweeps - 1
-    cpu = {n: fit(store, dyads.CPU(n), sweeps) for n in (1, 2)}
+    solver = dyads.Gibbs(sweeps=sweeps)
+    cpu = {n: fit(store, dyads.CPU(n), solver) for n in (1, 2)}
     # The costs are those of one worker, and so is the bandwidth.
-    (one, bandwidth), (two, _) = (on_ray(store, n, sweeps) for n in (1, 2))
+    (one, bandwidth), (two, _) = (on_ray(store, n, solver) for n in (1, 2))
     ray = {1: one, 2: two}
     same = all(np.array_equal(one.theta, cpu[1].theta) for one in (cpu[2], *ray.values()))
     costs = costs_of(ray[1], n_sweeps, bandwidth)
