@@ -129,8 +129,9 @@ class Rankings:
         return len(self._answers)
 
     def ranks(self, first: int = 0, n: int | None = None) -> list[Array]:
-        """Return the ranks of the answers of each of n queries (by default all), without queries whose answers are
-        left out; if filtered, those of each answer.
+        """Return the ranks of the answers to n queries, by default all: an array for each query.
+
+        If filtered, an array for each answer. Queries whose answers are all left out have none.
         """
         queries = list(self._answers)[first : None if n is None else first + n]
         ranks = [each for each in self._of_each(queries) if len(each)]
