@@ -65,10 +65,12 @@ dyads.LFLClassifier(solver=solver, l2=6.0).fit(X, y, callback=note)
 print(json.dumps({"import dyads": round(imported, 3), sys.argv[1] + ", first iteration": round(first[0], 3)}))
 """
     found = {}
+    # The first process writes bytecode, which an installation has already.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     for solver in ("lbfgs", "sgd"):
         command = [sys.executable, "-W", "ignore", "-c", code, solver]
         for _ in range(2):
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
         found |= json.loads(done.stdout)
     return found | {"import at most": 0.4, "first iteration at most": 0.3}
 
