@@ -296,8 +296,9 @@ class LFLRelational(_Nominal):
     - "spectral", "symmetric_mixture": the same for undirected relations of one id set, with B = A.
 
     The first two have separate weights of rows and columns, and suit one id set as well as two. `id_columns` may also
-    name the column of relations, by default the next one. The other parameters are those of `LFLClassifier`;
-    `L2.shared` is the strength for the weights of relations, by default `L2.latent`.
+    name the column of relations, by default the next one. The rank is by default 20, or 10 of mixtures. The other
+    parameters are those of `LFLClassifier`; `L2.shared` is the strength for the weights of relations, by default
+    `L2.latent`.
     """
 
     _structures = ("relational", "mixture", "spectral", "symmetric_mixture")
