@@ -277,7 +277,7 @@ def coded(n, n_rows, n_cols, skewed, n_labels=5, part=2**24, seed=0):
     return row, col, label
 
 
-def accuracy(case="features and sets with the test pairs", seeds="0,1,2", n_sweeps=80, rank=32):
+def accuracy(case="features and sets with the test pairs", seeds="0,1,2", n_sweeps=100, rank=32):
     """ML-1M, 90/10, a posterior with features and who saw what: RMSE, log-loss and seconds of each seed, and means.
 
     `case` : "ids only", "features and sets", or that "with the test pairs" in the sets. `seeds` : separated by commas.

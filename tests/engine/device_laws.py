@@ -141,7 +141,14 @@ def test_gewekes_joint_distribution_test(structure, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "few", [{"SHARED_FLOATS": 500}, {"MOST_PAIRS": 0}, {"MOST_PAIRS": 0, "MOST_WIDE_PAIRS": 0}], ids=str
+    "few",
+    # Little room beside the arrays that have an entry for each thread.
+    [
+        {"SHARED_FLOATS": 500 + (0 if config.ENABLE_CUDASIM else 3 * 128)},
+        {"MOST_PAIRS": 0},
+        {"MOST_PAIRS": 0, "MOST_WIDE_PAIRS": 0},
+    ],
+    ids=str,
 )
 def test_what_does_not_fit_into_shared_memory_gives_the_same_steps(few, monkeypatch):
     theta, host, device = both(BILINEAR, Log())

@@ -2,14 +2,14 @@
 
 Dyads stay on the device, sorted by row and by column, or in the cells of SGD. Blocks travel there for each pass and
 back, but for SGD; they are small beside the dyads. On the CPU run: what is not a pure function of a shard (updates of
-the nodes of one id set, sums with features of dyads), SGD with features, the draws of side weights but for their sparse
-products, and predictions for new entities.
+the nodes of one id set, sums with features of dyads), SGD with features, what draws of side weights take beside their
+sparse products and conjugate gradients, and predictions for new entities.
 """
 
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple, Self
 
@@ -197,8 +197,8 @@ class DeviceBound(Bound):
         from dyads.engine.device_sparse import DeviceMatrix
 
         super().__init__(objective, dyads, counts, threads, len(dyads) + 1, DeviceMatrix)
-        # Not of the module: fits on several threads must not write to each other's arrays.
-        self.buffer = lru_cache(maxsize=16)(self.kernels.new_array)
+        # Not of the module: fits on several threads must not write to each other's arrays. `of` : what uses the array.
+        self.buffer = lru_cache(maxsize=16)(lambda shape, dtype, of=None: self.kernels.new_array(shape, dtype))
         self.specs = Specs.of(objective.structure, objective.loss, np.float32)
         self._sizes, self._one_set = objective.layout.sizes, objective.structure.one_set
         self._held: dict[Role, Held] = {}
@@ -280,7 +280,9 @@ class Device(Host):
             from dyads.engine.device_scores import loss_in_cells
 
             return loss_in_cells(self._bound.specs, self._effective(theta), self._bound.dealt)
-        return self._sums(Role.ROW, self._effective(theta), self._bound.kernels.VALUE)[0]
+        sums = PieceSums(self._bound, Role.ROW, self._effective(theta))
+        value, _ = sums.launched(self._bound.kernels.VALUE)
+        return float(self._bound.kernels.to_host(value).sum())
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
         if self.dyads.side.dyad is not None:
@@ -288,12 +290,14 @@ class Device(Host):
         layout, level = self.objective.layout, self._bound.kernels.GRADIENT
         gradient = np.zeros_like(theta)
         blocks, out = self._effective(theta), layout.blocks(gradient)
+        sums = [PieceSums(self._bound, role, blocks) for role in (Role.ROW, Role.COL, Role.SHARED)]
+        # The device goes on with the next role while the host adds up one.
+        launched = [of_role.launched(level) for of_role in sums]
         value = 0.0
-        for role, table in zip((Role.ROW, Role.COL, Role.SHARED), out, strict=True):
-            loss, sums = self._sums(role, blocks, level)
+        for of_role, arrays, table in zip(sums, launched, out, strict=True):
+            value, own = of_role.added(*arrays)
             # With one id set, the tables of rows and columns are the same.
-            table += sums
-            value = loss
+            table += own
         layout.pull_side(out, np.empty(0), self.dyads.side.astype(theta.dtype), gradient)
         value += self.objective.add_penalty(theta, gradient)
         if self.objective.free is not None:
@@ -320,10 +324,6 @@ class Device(Host):
         blocks = self.objective.layout.effective(theta, self.dyads.side.astype(theta.dtype))
         return self._bound.kernels.to_device(single(blocks))  # type: ignore[no-any-return]
 
-    def _sums(self, role: Role, blocks: Blocks, level: int) -> tuple[float, Array]:
-        """Return the loss and, by level, its gradient by the blocks of a role (n, size)."""
-        return PieceSums(self._bound, role, blocks).of_all(level)
-
 
 class PieceSums:
     """Sums over the dyads of the owners of a role, in pieces: for all owners, or "sums at x" of one; see `entity`.
@@ -341,16 +341,18 @@ class PieceSums:
         self._X = blocks[role.place]
         self._sums = self._kernels.TeamSums(bound.specs, self._held.owned, blocks, self._held.data, ABSENT)
 
-    def of_all(self, level: int) -> tuple[float, Array]:
-        """Return the loss of all dyads and, by level, its gradient by each owner's block (n, size)."""
+    def launched(self, level: int) -> tuple[Any, Any]:
+        """Begin to compute the losses (n_pieces,) and, by level, gradients (n_pieces, 1, size) of all pieces."""
         (whole,) = self._bound.planned(self._role, self._X.shape[1], False)
-        value, out = self._kernels.sum_pieces(self._sums, self._X, self._held.pieces, whole, level, self._bound.buffer)
-        gradient = np.zeros(self._X.shape)
-        if level != self._kernels.VALUE:
-            owner = self._held.owner
-            first = np.flatnonzero(np.diff(owner, prepend=-1))
-            gradient[owner[first]] = np.add.reduceat(out[:, 0], first, axis=0, dtype=np.float64)
-        return float(value.sum()), gradient
+        buffer = partial(self._bound.buffer, of=self._role)
+        return self._kernels.sum_pieces(self._sums, self._X, self._held.pieces, whole, level, buffer)  # type: ignore[no-any-return]
+
+    def added(self, value: Any, out: Any) -> tuple[float, Array]:
+        """Return the loss of all dyads and its gradient by each owner's block (n, size), from those of the pieces."""
+        gradient, owner = np.zeros(self._X.shape), self._held.owner
+        first = np.flatnonzero(np.diff(owner, prepend=-1))
+        gradient[owner[first]] = np.add.reduceat(self._kernels.to_host(out)[:, 0], first, axis=0, dtype=np.float64)
+        return float(self._kernels.to_host(value).sum()), gradient
 
     def tasks(self, t: int) -> bool:
         """Whether an owner has dyads."""
@@ -366,10 +368,10 @@ class PieceSums:
     def sums_at(self, e: int, x: Array, part: Part, curved: bool, out: Array, work: Any) -> float:
         planned, pieces = work
         level, at = self._kernels.CURVATURE if curved else self._kernels.VALUE, self._kernels.to_device(single(x[None]))
-        value, partial = self._kernels.sum_pieces(self._sums, at, pieces, planned, level, self._bound.buffer)
+        value, sums = self._kernels.sum_pieces(self._sums, at, pieces, planned, level, self._bound.buffer)
         if curved:
-            out[:] = partial.sum(axis=0, dtype=np.float64)
-        return float(value.sum())
+            out[:] = self._kernels.to_host(sums).sum(axis=0, dtype=np.float64)
+        return float(self._kernels.to_host(value).sum())
 
     def has_self_link(self, e: int) -> bool:
         return False

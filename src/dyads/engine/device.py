@@ -53,9 +53,12 @@ With 64 threads, or with tiles of 32 dyads, draws of blocks of rank 32 took 1.3 
 ALL_LANES = 0xFFFFFFFF
 """The mask of all threads of a warp."""
 
-MOST_TILE = 64
-"""Largest number of dyads of a tile: larger tiles take shared memory from other teams of a multiprocessor."""
+MOST_TILE, MOST_SUMMED_TILE = 128, 64
+"""Largest number of dyads of a tile: where blocks are solved for or drawn, and of partial sums.
 
+Registers leave room for four teams of a multiprocessor, whatever their tiles. On an H200, with 128 rather than 64,
+sweeps take four fifths of the time or less, but gradients, which few threads of a team add up, 1.3 times as long.
+"""
 STRIP = 4
 """Entries of the curvature that a thread adds at a time: one entry k of the block with up to four consecutive j."""
 
@@ -228,7 +231,7 @@ class Room(NamedTuple):
         if not driven or fixed + system[0] * system[1] > SHARED_FLOATS - max(SHARED_FLOATS // 3, 2 * each):
             system = (1, 1)
         fixed += system[0] * system[1]
-        tile = int(np.clip((SHARED_FLOATS - fixed) // each - 1, 1, MOST_TILE))
+        tile = int(np.clip((SHARED_FLOATS - fixed) // each - 1, 1, MOST_TILE if driven else MOST_SUMMED_TILE))
         floats = fixed + each * (tile + 1)
         if floats > SHARED_FLOATS:
             raise InputError(
@@ -658,10 +661,10 @@ def _driven(sums: TeamSums, n: int, planned: Any, buffer: Buffer) -> tuple[Room,
 
 def sum_pieces(
     sums: TeamSums, X: Any, pieces: tuple[Any, Any], planned: Any, level: int, buffer: Buffer
-) -> tuple[Array, Array]:
-    """Return the losses (n,) of pieces and, by level, their gradients (n, 1, size), or with curvatures below them.
+) -> tuple[Any, Any]:
+    """Begin to compute the losses (n,) of pieces and, by level, their gradients (n, 1, size), with curvatures below.
 
-    `X` : (n_owners, block size), `pieces` : owner (n,) and bounds (n, 2) of each, all on the device.
+    `X` : (n_owners, block size), `pieces` : owner (n,) and bounds (n, 2) of each; all on the device, and results too.
     """
     room, n = Room.of(sums.specs, planned, False), len(pieces[0])
     lines = {VALUE: 0, GRADIENT: 1, CURVATURE: 1 + room.size}[level]
@@ -669,7 +672,7 @@ def sum_pieces(
     task = Summing(sums, planned.groups, planned.team_part, X, pieces[0], out, pieces[1], value, level)
     if n:
         kernel_of(room)[n, THREADS](task)
-    return to_host(value), to_host(out) if lines else np.empty(0)
+    return value, out
 
 
 _bound: set[Any] = set()

@@ -17,6 +17,7 @@ from dyads.engine.device_cells import BLOCKS, Dealt
 from dyads.engine.warps import (
     COLUMNS,
     LANES,
+    MOST_REGISTERS,
     SLICES,
     SQUARES,
     VALUE,
@@ -44,8 +45,8 @@ Array = np.ndarray[Any, Any]
 PHASES = 32
 """Most phases of an epoch: as often as on the CPU, whose epochs have up to 32 rounds, copies take their mean."""
 
-WARPS_AT_A_TIME = 12
-"""Warps that a multiprocessor runs at a time, with the registers that `warps.MOST_REGISTERS` leaves to each."""
+WARPS_AT_A_TIME = 2**16 // (32 * MOST_REGISTERS)
+"""Warps that a multiprocessor, with its 2^16 registers, runs at a time."""
 
 
 class TablePart(NamedTuple):

@@ -10,6 +10,7 @@ from scipy import sparse
 from dyads.data.dyads import Side
 from dyads.engine.compiled import kernel
 from dyads.engine.orders import Run, owner_tasks
+from dyads.model.objective import solve_normal
 
 Array = np.ndarray[Any, Any]
 
@@ -31,6 +32,8 @@ class ThreadedMatrix:
         self._matrix, self._run = sparse.csr_array(matrix), run
         self.shape: tuple[int, int] = self._matrix.shape
         self._tasks = owner_tasks(self._matrix.indptr, PRODUCT_CHUNK)
+
+    solve_normal = solve_normal
 
     @cached_property
     def T(self) -> Self:

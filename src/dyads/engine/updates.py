@@ -101,7 +101,8 @@ class HostUpdates:
         i, labelled = role.place, self.labelled(role)
         columns, weights = self._layout.side_columns[i], self._layout.side_weights(self._theta)[i]
         features = self._side[i]
-        weights[:] = draw_side_weights(features, labelled, self._blocks[i], prior, columns, precision, rng)
+        solve = features.solve_normal
+        weights[:] = draw_side_weights(features, labelled, self._blocks[i], prior, columns, precision, rng, solve)
         self._shift[i] = shifted(np.zeros_like(self._shift[i]), features @ weights, columns)
         if role == Role.NODE:
             self._shift[1] = self._shift[0]

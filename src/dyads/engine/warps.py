@@ -22,7 +22,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cuda, float32, float64, int32
+from llvmlite import ir
+from numba import cuda, float32, float64, int32, types
 
 from dyads.engine.bundles import ABSENT, relation_at, weigh, weigh_all
 from dyads.engine.compiled import jitable
@@ -55,7 +56,8 @@ PADDING = np.float32(1)
 MOST_REGISTERS = 168
 """Most registers of a thread; 12 warps then run at a time on a multiprocessor.
 
-Rank 32, 5 labels, 10^8 dyads on an H200: 0.295 s an epoch; 0.351 with 128 registers, 0.46 with 255, 0.55 with 80.
+Rank 32, 5 labels, 10^8 uniform dyads on an H200: 0.268 s an epoch; 0.368 with 128 registers, 0.479 with 96. More warps
+wait for more cells.
 """
 
 SLICES, COLUMNS = (1, 1) if SIMULATED else (8, 32)
@@ -125,7 +127,12 @@ if SIMULATED:
         """Wait until all lanes have come here."""
         cuda.syncthreads()
 
+    @jitable
+    def prefetch(x, i):  # type: ignore[no-untyped-def]
+        """Nothing: the simulator has no cache."""
+
 else:
+    from numba.cuda.extending import intrinsic
 
     @jitable
     def warp_total(slot, x):  # type: ignore[no-untyped-def]
@@ -142,6 +149,41 @@ else:
         """Wait until all lanes have come here."""
         cuda.syncwarp()
 
+    @intrinsic  # type: ignore[untyped-decorator]
+    def prefetch(typing_context: Any, x: Any, i: Any) -> Any:
+        """Ask for the memory around entry i, from the beginning of x on, to be in the device's level-2 cache soon."""
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            array = context.make_array(signature.args[0])(context, builder, arguments[0])
+            place = builder.gep(array.data, [arguments[1]])
+            ask = ir.InlineAsm(ir.FunctionType(ir.VoidType(), [place.type]), "prefetch.global.L2 [$0];", "l", True)
+            builder.call(ask, [place])
+            return context.get_dummy_value()
+
+        return types.void(x, types.intp), generate
+
+
+class Cut(NamedTuple):
+    """Where a lane's part of an entity's block lies in a line of a table, by numbers that are constants of a kernel.
+
+    The lines of latent columns come first, each of `width` numbers: line t has a column for each lane. The biases
+    follow; bias j belongs to lane j modulo the number of lanes.
+
+    Attributes
+    ----------
+    n_biases : biases, which are the first entries of a part
+    n_columns : latent entries of a part, the others
+    each, rank : latent columns of a lane, and of all lanes together
+    width, n_lanes : see above
+    """
+
+    n_biases: int
+    n_columns: int
+    each: int
+    rank: int
+    width: int
+    n_lanes: int
+
 
 class Division(NamedTuple):
     """How blocks are divided among lanes, and where their entries lie in tables; without arrays, so it can be a key.
@@ -150,6 +192,7 @@ class Division(NamedTuple):
     ----------
     kind : the type of the structure, since tuples of two types may be equal
     structure : the structure of a lane, of smaller rank
+    cut : how an entity's block is divided
     n_entity, n_shared : entries of a lane's part of an entity's and of a shared block
     replicated : first and last of those entries of a shared block that all lanes have
     entity_pitch, shared_pitch : length of the lines of the tables of entities and of shared blocks
@@ -158,6 +201,7 @@ class Division(NamedTuple):
 
     kind: Any
     structure: Any
+    cut: Cut
     n_entity: int
     n_shared: int
     replicated: tuple[int, int]
@@ -167,16 +211,15 @@ class Division(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Where the entries of blocks lie in tables; -1 for those that a lane does not have.
+    """Where the entries of blocks lie in tables.
 
     Attributes
     ----------
-    entity : (LANES, n_entity) of the entries of each lane's part of an entity's block
-    read, write : (LANES, n_shared) the same for a shared block; of entries that all lanes have, one lane writes each
+    read, write : (LANES, n_shared) of each lane's part of a shared block, or -1 for entries that a lane does not have;
+        of entries that all lanes have, one lane writes each
     entity_place, shared_place : (size,) of the entries of a whole block
     """
 
-    entity: Any
     read: Any
     write: Any
     entity_place: Any
@@ -189,9 +232,11 @@ def divide(layout: Layout) -> tuple[Division, Places]:
     part = structure._replace(rank=-(-structure.rank // LANES))  # type: ignore[attr-defined]
     wider = structure._replace(rank=structure.rank + 1)  # type: ignore[attr-defined]
     row, _, shared = layout.shapes
-    n_bias, n_free = structure.n_bias, free_labels(structure)
-    latent = [shape for name, shape in row.items() if not name.endswith("bias")]
-    entity, _, place, n_used = _dealt([(n_bias * n_free,)], [True] * len(latent), latent)
+    n_biases, n_free = structure.n_bias * free_labels(structure), free_labels(structure)
+    parts = [math.prod(shape[:-1]) for name, shape in row.items() if not name.endswith("bias")]
+    width = max(LINE, LANES)
+    cut = Cut(n_biases, part.rank * sum(parts), max(1, part.rank), structure.rank, width, LANES)  # type: ignore[attr-defined]
+    entity_place = _places_of(cut)
     own = [shape for name, shape in shared.items() if name != "label_bias"]
     # A part of a shared block is dealt to lanes if it has an entry for each latent column.
     growing = [shape != other for shape, other in zip(own, wider.latent_shapes()[2].values(), strict=True)]
@@ -199,10 +244,37 @@ def divide(layout: Layout) -> tuple[Division, Places]:
     read = np.where(everywhere >= 0, everywhere, write)
     first = int(np.argmax(everywhere[0] >= 0)) if (everywhere >= 0).any() else 0
     division = Division(
-        type(structure), part, entity.shape[1], write.shape[1], (first, first + int((everywhere[0] >= 0).sum())),
-        -(-n_used // LINE) * LINE, -(-n_used_shared // LINE) * LINE, layout.n_relations == 1,
+        type(structure), part, cut, max(1, cut.n_biases + cut.n_columns), write.shape[1],
+        (first, first + int((everywhere[0] >= 0).sum())),
+        -(-max(1, cut.n_columns * width + n_biases) // width) * width, -(-n_used_shared // LINE) * LINE,
+        layout.n_relations == 1,
     )  # fmt: skip
-    return division, Places(*(np.ascontiguousarray(x, np.int32) for x in (entity, read, write, place, shared_place)))
+    return division, Places(*(np.ascontiguousarray(x, np.int32) for x in (read, write, entity_place, shared_place)))
+
+
+@jitable
+def place_of(cut, own, j):  # type: ignore[no-untyped-def]
+    """Return the place in a line of entry j of the part of lane `own`; a lane may read there also what it lacks."""
+    return cut.n_columns * cut.width + j if j < cut.n_biases else (j - cut.n_biases) * cut.width + own
+
+
+@jitable
+def is_owned(cut, own, j):  # type: ignore[no-untyped-def]
+    """Whether lane `own` has entry j of its part of an entity's block."""
+    if j < cut.n_biases:
+        return j % cut.n_lanes == own
+    return own + cut.n_lanes * ((j - cut.n_biases) % cut.each) < cut.rank
+
+
+def _places_of(cut: Cut) -> Array:
+    """Return the places (size,) in a line of the entries of a whole block, [biases | latent parts]."""
+    biases = [place_of(cut, 0, j) for j in range(cut.n_biases)]
+    n_parts, column = cut.n_columns // cut.each, np.arange(cut.rank)
+    # Column k of a part is number k // n_lanes of lane k % n_lanes.
+    numbers = cut.n_biases + cut.each * np.arange(n_parts)[:, None] + column // cut.n_lanes
+    owners = np.tile(column % cut.n_lanes, n_parts)
+    columns = [place_of(cut, own, j) for own, j in zip(owners, numbers.ravel(), strict=True)]
+    return np.array(biases + columns, np.int64)
 
 
 def _dealt(
@@ -358,30 +430,39 @@ def common_divisor(a, b):  # type: ignore[no-untyped-def]
 
 
 @jitable
-def load(table, n, which, place, padding, out):  # type: ignore[no-untyped-def]
-    """WRITE a lane's entries of line `which` of entity n; entries that the lane does not have are `padding`."""
+def load_part(line, cut, own, padding, out):  # type: ignore[no-untyped-def]
+    """WRITE a lane's part of the block of an entity; entries that the lane does not have are `padding`."""
+    for j in range(out.size):
+        # Every lane reads, so that there is no branch.
+        x = line[place_of(cut, own, j)]
+        out[j] = x if is_owned(cut, own, j) else padding
+
+
+@jitable
+def store_part(x, cut, own, line):  # type: ignore[no-untyped-def]
+    """WRITE a lane's part to the line of an entity."""
+    for j in range(x.size):
+        if is_owned(cut, own, j):
+            line[place_of(cut, own, j)] = x[j]
+
+
+@jitable
+def load(line, place, padding, out):  # type: ignore[no-untyped-def]
+    """WRITE a lane's entries of the line of a shared block; entries that the lane does not have are `padding`."""
     for j in range(out.size):
         k = place[j]
         # Every lane reads, so that there is no branch; the first place is in memory that others read anyway.
-        x = table[n, which, max(k, 0)]
+        x = line[max(k, 0)]
         out[j] = x if k >= 0 else padding
 
 
 @jitable
-def store(x, place, table, n, which):  # type: ignore[no-untyped-def]
-    """WRITE a lane's entries to line `which` of entity n."""
+def store(x, place, line):  # type: ignore[no-untyped-def]
+    """WRITE a lane's entries to the line of a shared block."""
     for j in range(x.size):
         k = place[j]
         if k >= 0:
-            table[n, which, k] = x[j]
-
-
-@jitable
-def load_line(line, place, out):  # type: ignore[no-untyped-def]
-    """WRITE a lane's entries of a line; entries that the lane does not have are zero."""
-    for j in range(out.size):
-        k = place[j]
-        out[j] = line[k] if k >= 0 else np.float32(0)
+            line[k] = x[j]
 
 
 class SharedPart(NamedTuple):
@@ -417,7 +498,7 @@ def leave_relation(team, line, gh, share, write, progress):  # type: ignore[no-u
 @jitable
 def take_pulled(pulled, write, gh):  # type: ignore[no-untyped-def]
     """WRITE the gradient since the last step to `gh`, and zero in its place."""
-    load_line(pulled, write, gh)
+    load(pulled, write, np.float32(0), gh)
     for j in range(gh.size):
         if write[j] >= 0:
             pulled[write[j]] = 0
@@ -426,12 +507,14 @@ def take_pulled(pulled, write, gh):  # type: ignore[no-untyped-def]
 @jitable
 def move_shared(table, line, shares, relation, rate, share, part):  # type: ignore[no-untyped-def]
     """Take an AdaGrad step of a copy of the shared block of a relation."""
-    load(table, line, VALUE, part.write, np.float32(0), part.h)
-    load(table, line, SQUARES, part.write, PADDING, part.h2)
-    load_line(shares.centre[relation], part.write, part.centre[0])
+    block, squares = table[line, VALUE], table[line, SQUARES]
+    load(block, part.write, np.float32(0), part.h)
+    load(squares, part.write, PADDING, part.h2)
+    load(shares.shared_l2, part.write, np.float32(0), part.l2)
+    load(shares.centre[relation], part.write, np.float32(0), part.centre[0])
     step(part.h, part.centre, 0, part.gh, part.h2, rate, share, part.l2)
-    store(part.h, part.write, table, line, VALUE)
-    store(part.h2, part.write, table, line, SQUARES)
+    store(part.h, part.write, block)
+    store(part.h2, part.write, squares)
 
 
 @jitable
@@ -454,33 +537,33 @@ def await_rounds(team, done, group, number):  # type: ignore[no-untyped-def]
 @lru_cache
 def descent_kernel(division: Division) -> Any:
     """Return the kernel of a phase of an epoch, `phase(loss, data, start, tables, shares, places, progress, pace)`."""
-    _, part, n_entity, n_shared, (first_replicated, last_replicated), _, _, single = division
-    n_labels, one_set, n_slots = part.n_labels, part.one_set, LANES
+    _, part, cut, n_entity, n_shared, (first_replicated, last_replicated), pitch, _, single = division
+    n_labels, one_set, n_slots, n_fetches = part.n_labels, part.one_set, LANES, -(-2 * pitch // (LANES * LINE))
 
     @compile_descent
     def kernel(loss, data, start, tables, shares, places, progress, pace):  # type: ignore[no-untyped-def]
         slot = cuda.shared.array(n_slots, float64)
+        # In registers they would leave room for fewer warps.
+        row_l2 = cuda.shared.array(pitch, float32)
+        col_l2 = cuda.shared.array(pitch, float32)
         a, b = cuda.local.array(n_entity, float32), cuda.local.array(n_entity, float32)
         a2, b2 = cuda.local.array(n_entity, float32), cuda.local.array(n_entity, float32)
         va, vb = cuda.local.array((n_entity, 1), float32), cuda.local.array((n_entity, 1), float32)
-        slope, place = cuda.local.array(n_entity, float32), cuda.local.array(n_entity, int32)
+        slope = cuda.local.array(n_entity, float32)
         a_l2, b_l2 = cuda.local.array(n_entity, float32), cuda.local.array(n_entity, float32)
         h, h2 = cuda.local.array(n_shared, float32), cuda.local.array(n_shared, float32)
         gh, h_l2 = cuda.local.array(n_shared, float32), cuda.local.array(n_shared, float32)
         centre = cuda.local.array((1, n_shared), float32)
-        read, write = cuda.local.array(n_shared, int32), cuda.local.array(n_shared, int32)
         s, g = cuda.local.array((n_labels, 1), float32), cuda.local.array((n_labels, 1), float32)
         value, unused = cuda.local.array(1, float32), cuda.local.array(1, float32)
         label = cuda.local.array(1, int32)
-        team, shared = Warp(slot), SharedPart(h, h2, gh, h_l2, centre, write)
+        team = Warp(slot)
         own = lane(team)
-        for j in range(n_entity):
-            place[j] = places.entity[own, j]
-        for j in range(n_shared):
-            read[j], write[j] = places.read[own, j], places.write[own, j]
-        load_line(shares.row_l2, place, a_l2)
-        load_line(shares.col_l2, place, b_l2)
-        load_line(shares.shared_l2, write, h_l2)
+        read, write = places.read[own], places.write[own]
+        shared = SharedPart(h, h2, gh, h_l2, centre, write)
+        for k in range(cuda.threadIdx.x, pitch, cuda.blockDim.x):
+            row_l2[k], col_l2[k] = shares.row_l2[k], shares.col_l2[k]
+        cuda.syncthreads()
         n_relations = shares.shared.size
         n_tickets = (pace.last - pace.first) * pace.n_groups
         while True:
@@ -511,10 +594,12 @@ def descent_kernel(division: Division) -> Any:
                 # The codes of the next dyad are read while this one is computed.
                 r, c, y = data.row[begin + at], data.col[begin + at], data.label[begin + at]
                 t = relation_at(data.relation, i)
-                load(tables.row, row, VALUE, place, np.float32(0), a)
-                load(tables.col, col, VALUE, place, np.float32(0), b)
-                load(tables.row, row, SQUARES, place, PADDING, a2)
-                load(tables.col, col, SQUARES, place, PADDING, b2)
+                row_block, row_squares = tables.row[row, VALUE], tables.row[row, SQUARES]
+                col_block, col_squares = tables.col[col, VALUE], tables.col[col, SQUARES]
+                load_part(row_block, cut, own, np.float32(0), a)
+                load_part(col_block, cut, own, np.float32(0), b)
+                load_part(row_squares, cut, own, PADDING, a2)
+                load_part(col_squares, cut, own, PADDING, b2)
                 row_share, col_share = shares.row[row], shares.col[col]
                 if t != current:
                     if current >= 0:
@@ -524,7 +609,7 @@ def descent_kernel(division: Division) -> Any:
                     for j in range(n_shared):
                         gh[j] = np.float32(0)
                     share = np.float32(0)
-                    load(tables.shared, p * n_relations + t, VALUE, read, np.float32(0), h)
+                    load(tables.shared[p * n_relations + t, VALUE], read, np.float32(0), h)
                     current = t
                 for k in range(n_labels):
                     s[k, 0] = np.float32(0)
@@ -537,18 +622,26 @@ def descent_kernel(division: Division) -> Any:
                 partner_row(part, b, va, 0)
                 partner_col(part, a, vb, 0)
                 slopes(part, h, g[:, 0], slope)
+                for k in range(n_fetches):
+                    # The blocks of the next dyad travel while this one takes its steps.
+                    place = (k * n_slots + own) * LINE
+                    if place < 2 * pitch:
+                        prefetch(tables.row[r, VALUE], place)
+                        prefetch(tables.col[c, VALUE], place)
                 pull_shared(part, a, b, h, g[:, 0], gh)
                 share += weigh(data.weight, i, shares.shared[t])
+                load_part(row_l2, cut, own, np.float32(0), a_l2)
                 step(a, ABSENT, 0, Product(slope, va), a2, pace.rate, weigh(data.weight, i, row_share), a_l2)
                 if one_set and row == col:
                     # In a self-link both blocks are the same: the second step begins where the first one ended.
                     for j in range(n_entity):
                         b[j], b2[j] = a[j], a2[j]
+                load_part(col_l2, cut, own, np.float32(0), b_l2)
                 step(b, ABSENT, 0, Product(slope, vb), b2, pace.rate, weigh(data.weight, i, col_share), b_l2)
-                store(a, place, tables.row, row, VALUE)
-                store(a2, place, tables.row, row, SQUARES)
-                store(b, place, tables.col, col, VALUE)
-                store(b2, place, tables.col, col, SQUARES)
+                store_part(a, cut, own, row_block)
+                store_part(a2, cut, own, row_squares)
+                store_part(b, cut, own, col_block)
+                store_part(b2, cut, own, col_squares)
                 if own == 0:
                     if row >= pace.n_rows:
                         progress.row_visits[pace.phase, row - pace.n_rows] += 1

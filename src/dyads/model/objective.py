@@ -1,8 +1,9 @@
 """The objective of a point estimate, loss plus penalty, and the learnt prior of a posterior."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -403,6 +404,10 @@ def draw_side_precision(weights: Array, rng: np.random.Generator) -> float:
     return float(rng.gamma(SIDE_SHAPE + weights.size / 2, 1 / (SIDE_RATE + np.sum(weights**2) / 2)))
 
 
+NormalSolver = Callable[[Array, Array, float, Array], Array]
+"""Like `solve_normal` of some features: (weight, strength, ridge, right) -> solution."""
+
+
 def draw_side_weights(
     features: Any,
     labelled: Array,
@@ -411,6 +416,7 @@ def draw_side_weights(
     columns: Array,
     side_precision: float,
     rng: np.random.Generator,
+    solve: NormalSolver | None = None,
 ) -> Array:
     """Draw the side weights W (n_features, n_columns) given the effective blocks of labelled entities.
 
@@ -423,7 +429,7 @@ def draw_side_weights(
     for each eigenvalue d, with the side precision t.
 
     `features` : sparse (n, n_features), of SciPy or of an engine, `labelled` : (n,) mask of the lines of X to take,
-    `blocks` : (n, size), `columns` : (n_columns,).
+    `blocks` : (n, size), `columns` : (n_columns,), `solve` : an engine's own way to solve these equations.
     """
     others = np.setdiff1d(np.arange(blocks.shape[1]), columns)
     residual = blocks - prior.mean
@@ -434,7 +440,9 @@ def draw_side_weights(
     noise = rng.standard_normal(target.shape), rng.standard_normal((features.shape[1], len(columns)))
     right = features.T @ (labelled[:, None] * (strength * (target @ basis) + np.sqrt(strength) * noise[0]))
     right += np.sqrt(side_precision) * noise[1]
-    return np.asarray(_solve_normal(features, labelled, strength, side_precision, right) @ basis.T)
+    if solve is None:
+        solve = partial(solve_normal, features)
+    return np.asarray(solve(labelled, strength, side_precision, right) @ basis.T)
 
 
 def side_weights_by_counts(features: Any, counts: Array, own: Array, weights: Array) -> Array:
@@ -455,10 +463,10 @@ def side_weights_by_counts(features: Any, counts: Array, own: Array, weights: Ar
     # The features of an average entity need not be zero: a constant makes up for them.
     extended = sparse.hstack([features, np.ones((len(own), 1))], format="csr")
     right = strength * (extended.T @ (w[:, None] * deviation))
-    return _solve_normal(extended, w, np.full(own.shape[1], strength), ridge, right)[:-1]
+    return solve_normal(extended, w, np.full(own.shape[1], strength), ridge, right)[:-1]
 
 
-def _solve_normal(features: Any, weight: Array, strength: Array, ridge: float, right: Array) -> Array:
+def solve_normal(features: Any, weight: Array, strength: Array, ridge: float, right: Array) -> Array:
     """Solve A_k w_k = right_k, A_k = d_k X^T diag(weight) X + ridge I, for each k by conjugate gradients.
 
     X are the `features`; a mask as `weight` takes some of their lines. The preconditioner is the diagonal of A_k. The
@@ -476,7 +484,7 @@ def _solve_normal(features: Any, weight: Array, strength: Array, ridge: float, r
     residual, direction = right.copy(), scale * right
     size = np.sum(residual * direction, axis=0)
     for _ in range(ITERATIONS_PER_UNKNOWN * len(right)):
-        unsolved = np.flatnonzero(np.sum(residual**2, axis=0) > TOLERANCE**2 * ridge * len(right))
+        unsolved = np.flatnonzero(np.sum(residual**2, axis=0) > largest_residual(ridge, len(right)))
         if not len(unsolved):
             break
         # The larger d_k, the more iterations: columns before the first unsolved one are done.
@@ -493,3 +501,8 @@ def _solve_normal(features: Any, weight: Array, strength: Array, ridge: float, r
         direction[:, k] = scaled + turn * direction[:, k]
         size[k] = new_size
     return solution
+
+
+def largest_residual(ridge: float, n_features: int) -> float:
+    """Return the |r|^2 at which `solve_normal` ends."""
+    return TOLERANCE**2 * ridge * n_features
