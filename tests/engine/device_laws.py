@@ -24,7 +24,7 @@ from dyads.engine.passes import DescentWork, LastTile, Pulled, sgd_pass
 from dyads.engine.sums import Groups
 from dyads.errors import InputError
 from dyads.model.loss import Log
-from dyads.model.objective import BlockPrior, Objective, Penalty
+from dyads.model.objective import BlockPrior, Objective, Penalty, largest_residual
 from dyads.model.parameters import Blocks, Layout, Role
 from dyads.model.streams import Key, Stream, random_stream
 from dyads.model.structure import STRUCTURES as REGISTERED_STRUCTURES
@@ -449,6 +449,23 @@ def test_sparse_products_are_scipys(dtype, width):
     assert relative_error(matrix @ right, plain @ right) < 10 * np.finfo(dtype).eps
     assert relative_error(matrix.T @ left, plain.T @ left) < 10 * np.finfo(dtype).eps
     assert np.array_equal(DeviceMatrix(plain[:0], in_order).T @ np.ones((0, width)), np.zeros((p, width)))
+
+
+@pytest.mark.parametrize("width", [1, 5 if config.ENABLE_CUDASIM else 33])
+def test_normal_equations_are_solved_as_exactly_as_on_the_cpu(width):
+    cuda.kernels()
+    from dyads.engine.device_sparse import DeviceMatrix
+
+    rng, n, p, ridge = np.random.default_rng(0), 40, 12, 0.3
+    matrix = sparse.csr_array(rng.normal(size=(n, p)) * (rng.random((n, p)) < 0.5))
+    weight, strength = rng.random(n) < 0.7, np.sort(rng.gamma(1.0, size=width))
+    right = rng.normal(size=(p, width))
+    gram = (matrix.T @ (weight[:, None] * matrix)).toarray()
+    solution = DeviceMatrix(matrix, in_order).solve_normal(weight, strength, ridge, right)
+    residual = right - strength * (gram @ solution) - ridge * solution
+    # The matrix is in single precision.
+    assert np.sqrt((residual**2).sum(axis=0)).max() < np.sqrt(largest_residual(ridge, p)) + 1e-5
+    assert np.abs(residual).max() > 0
 
 
 def test_side_weights_are_drawn_as_on_the_cpu():
