@@ -14,6 +14,7 @@ from scipy import sparse
 
 from dyads.engine.compiled import jitable
 from dyads.engine.device import SIMULATED, bind_kernels, new_array, to_device, to_host
+from dyads.engine.orders import Run
 from dyads.engine.sparse import ThreadedMatrix
 from dyads.engine.warps import COLUMNS, SLICES
 from dyads.model.objective import ITERATIONS_PER_UNKNOWN, largest_residual
@@ -36,11 +37,18 @@ class DeviceMatrix(ThreadedMatrix):
     Tables travel there and back: they are small beside the matrix. Every sum has a fixed order.
     """
 
+    def __init__(self, matrix: Any, run: Run) -> None:
+        super().__init__(matrix, run)
+        # The weight of the last equations, and X weighted by it: those of a chain have all the same.
+        self._last: tuple[Array, tuple[Any, Any, Array]] | None = None
+
     def solve_normal(self, weight: Array, strength: Array, ridge: float, right: Array) -> Array:
         """Solve the normal equations by conjugate gradients on the device; see `objective.solve_normal`.
 
         All columns go on until the last has converged. Vectors are in double precision, X in single.
         """
+        if not (self._matrix.nnz and weight.any()):
+            return super().solve_normal(weight, strength, ridge, right)
         (n, p), width = self.shape, right.shape[1]
         X, across, squares = self._weighted(weight)
         strengths, residual = to_device(strength), to_device(np.ascontiguousarray(right))
@@ -61,14 +69,13 @@ class DeviceMatrix(ThreadedMatrix):
 
     def _weighted(self, weight: Array) -> tuple[Any, Any, Array]:
         """Return diag(weight)^(1/2) X and its transpose, on the device, and the sums of squares of its columns (p,)."""
-        last = self.__dict__.get("_last_weighted")
-        if last is None or not np.array_equal(last[0], weight):
+        if self._last is None or not np.array_equal(self._last[0], weight):
             matrix = sparse.csr_array(sparse.diags_array(np.sqrt(weight.astype(np.float32))) @ self._single._matrix)
             across = sparse.csr_array(matrix.T)
             squares = np.asarray(across.power(2).sum(axis=1), np.float64)
             on_device = (to_device((x.indptr, x.indices, x.data)) for x in (matrix, across))
-            last = self._last_weighted = (weight.copy(), *on_device, squares)
-        return last[1:]
+            self._last = (weight.copy(), (*on_device, squares))
+        return self._last[1]
 
     @cached_property
     def _held(self) -> tuple[Any, Any, Any]:
