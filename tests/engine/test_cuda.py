@@ -1,5 +1,6 @@
 """The CUDA engine without a GPU: what it says, and its laws in numba-cuda's simulator."""
 
+import math
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from dyads.model.loss import LOSSES, Log
 from dyads.model.objective import Objective
 from dyads.model.parameters import Layout
 from dyads.model.structure import STRUCTURES, Bilinear
-from problems import LOSS_CASES
+from problems import LOSS_CASES, make_dyads
 
 
 def test_without_a_gpu_a_sentence_says_what_to_install():
@@ -45,14 +46,23 @@ def test_a_missing_gpu_is_refused_before_a_fit_searches_for_penalties(monkeypatc
 )
 def test_what_runs_on_the_cpu_is_said(one_set, n_features, descends, expected, monkeypatch, recwarn):
     monkeypatch.setattr(cuda, "kernels", lambda: None)
+    monkeypatch.setattr(cuda, "free_memory", lambda: math.inf)
     layout = Layout(Bilinear(3, 3, 1, one_set, 2), 4, 4, n_features=n_features)
-    CUDA().check(Objective(layout, Log(), None), None, descends)
+    CUDA().check(Objective(layout, Log(), None), make_dyads(10, 4, 4), descends)
     said = [str(warning.message) for warning in recwarn.list if warning.category is EngineWarning]
     assert said == (
         []
         if expected is None
         else [f"engine='cuda' leaves to the CPU, where it takes as long as with engine='cpu': {expected}."]
     )
+
+
+def test_pairs_that_the_device_cannot_hold_are_refused_before_a_fit(monkeypatch):
+    monkeypatch.setattr(cuda, "kernels", lambda: None)
+    monkeypatch.setattr(cuda, "free_memory", lambda: 1000.0)
+    objective = Objective(Layout(Bilinear(3, 3, 1, False, 2), 4, 4), Log(), None)
+    with pytest.raises(InputError, match=r"where 100 of them .* take about .* GB: expected at most .* engine='cpu'"):
+        CUDA().check(objective, make_dyads(100, 4, 4))
 
 
 def test_every_structure_and_loss_has_a_law_on_the_device():

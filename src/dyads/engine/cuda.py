@@ -47,6 +47,9 @@ LARGE, LARGE_SHARE = 2**14, 2**-8
 A team then ends before the others have done the rest; fewer entities on the CPU take less time there.
 """
 
+DYAD_BYTES, CELL_DYAD_BYTES, PARAMETER_BYTES = 40, 24, 16
+"""Memory of the device for a dyad, by row and by column or in cells of SGD, and for a parameter: about, rather more."""
+
 SINGLE_SMALL_STEP = 1e-6
 """Relative predicted decrease below which a Newton step is the last: smaller ones are lost in single precision."""
 
@@ -69,6 +72,13 @@ class CUDA(Setting):
 
     def check(self, objective: Objective, dyads: Dyads, descends: bool = False) -> None:
         kernels()
+        each = CELL_DYAD_BYTES if descends else DYAD_BYTES
+        needed, free = each * len(dyads) + PARAMETER_BYTES * objective.layout.size, free_memory()
+        if needed > free:
+            raise InputError(
+                f"engine='cuda' keeps all pairs on the GPU, where {len(dyads):,} of them and the parameters take about "
+                f"{needed / 1e9:.1f} GB: expected at most the {free / 1e9:.1f} GB that are free. Use engine='cpu'."
+            )
         n_features = objective.layout.n_features
         left = []
         if n_features[2]:
@@ -132,6 +142,13 @@ def is_available() -> bool:
     from numba import cuda
 
     return bool(cuda.is_available())
+
+
+def free_memory() -> float:
+    """Return the bytes of the device's memory that are free; the simulator has no end of them."""
+    from numba import cuda
+
+    return float(cuda.current_context().get_memory_info().free)
 
 
 def kernels() -> Any:
