@@ -183,6 +183,36 @@ class Planned(NamedTuple):
         return cls(part, block_size, groups, len(groups.own) if (groups.own < 0).any() else 1, pairs, None)
 
 
+class Joins(NamedTuple):
+    """How the sums of pieces are added up by owner. Each owner has a piece, and most have no other.
+
+    Attributes
+    ----------
+    first : (n_owners,) the first piece of each
+    others : the other pieces
+    start, owner : the first among `others` of each of their owners, and these owners
+    """
+
+    first: Array
+    others: Array
+    start: Array
+    owner: Array
+
+    @classmethod
+    def of(cls, owner: Array) -> "Joins":
+        """`owner` : (n_pieces,) owner of each piece, in ascending order."""
+        is_first = np.diff(owner, prepend=-1) > 0
+        others = np.flatnonzero(~is_first)
+        start = np.flatnonzero(np.diff(owner[others], prepend=-1))
+        return cls(np.flatnonzero(is_first), others, start, owner[others[start]])
+
+    def add(self, pieces: Array, out: Array) -> None:
+        """ADD the sums of pieces (n_pieces, size), in order and in double precision, to those of owners (n, size)."""
+        out += pieces[self.first]
+        if len(self.others):
+            out[self.owner] += np.add.reduceat(pieces[self.others], self.start, axis=0, dtype=np.float64)
+
+
 class Held(NamedTuple):
     """The dyads of a role on the device, grouped by owner, and how its sums are divided.
 
@@ -191,8 +221,8 @@ class Held(NamedTuple):
     owned, data : owners and dyads, on the device
     start : (n_owners + 1,) first dyad of each owner
     largest_first : (n_owners,) owners by descending number of dyads, of which the first `n_large` have many
-    owner : (n_pieces,) owner of each piece
     pieces : owner and bounds of each piece, on the device
+    joins : how their sums are added up
     groups : groups of a block
     """
 
@@ -201,8 +231,8 @@ class Held(NamedTuple):
     start: Array
     largest_first: Array
     n_large: int
-    owner: Array
     pieces: tuple[Any, Any]
+    joins: Joins
     groups: Groups
 
 
@@ -216,6 +246,8 @@ class DeviceBound(Bound):
         super().__init__(objective, dyads, counts, threads, len(dyads) + 1, DeviceMatrix)
         # Not of the module: fits on several threads must not write to each other's arrays. `of` : what uses the array.
         self.buffer = lru_cache(maxsize=16)(lambda shape, dtype, of=None: self.kernels.new_array(shape, dtype))
+        # Kernels of partial sums of a role, by room: one objective and its dyads have arguments of one type.
+        self.known: Any = lru_cache(lambda role: {})
         self.specs = Specs.of(objective.structure, objective.loss, np.float32)
         self._sizes, self._one_set = objective.layout.sizes, objective.structure.one_set
         self._held: dict[Role, Held] = {}
@@ -239,8 +271,8 @@ class DeviceBound(Bound):
                 start=owned.start,
                 largest_first=np.argsort(-count, kind="stable").astype(np.int32),
                 n_large=int(np.sum(count > max(LARGE, LARGE_SHARE * owned.start[-1]))),
-                owner=owner,
                 pieces=self.kernels.to_device((owner, bounds)),
+                joins=Joins.of(owner),
                 groups=Groups.of(self.specs.structure, role, self._sizes[role.place], self._sizes[2]),
             )
         return self._held[role]
@@ -272,6 +304,12 @@ class DeviceBound(Bound):
         if self._dealt is None:
             self._dealt = Dealt.of(self.dyads, self._one_set)
         return self._dealt
+
+    def copied(self, array: Array, of: Any) -> Any:
+        """Return an array on the device, where the next copy with the same `of` takes its place."""
+        copy = self.buffer(array.shape, array.dtype, of)
+        self.kernels.fill(copy, array)
+        return copy
 
     def release(self) -> None:
         self._dealt = None
@@ -308,15 +346,17 @@ class Device(Host):
         gradient = np.zeros_like(theta)
         blocks, out = self._effective(theta), layout.blocks(gradient)
         sums = [PieceSums(self._bound, role, blocks) for role in (Role.ROW, Role.COL, Role.SHARED)]
-        # The device goes on with the next role while the host adds up one.
+        # The device goes on with the next role while the host computes the penalty, and adds up a role.
         launched = [of_role.launched(level) for of_role in sums]
-        value = 0.0
-        for of_role, arrays, table in zip(sums, launched, out, strict=True):
-            value, own = of_role.added(*arrays)
+        penalty = np.zeros_like(theta)
+        value = self.objective.add_penalty(theta, penalty)
+        for of_role, (_, pieces), table in zip(sums, launched, out, strict=True):
             # With one id set, the tables of rows and columns are the same.
-            table += own
+            of_role.add(pieces, table)
+        # Each role has all dyads, so their loss is that of any role; the last one has the fewest pieces.
+        value += float(self._bound.kernels.to_host(launched[-1][0]).sum())
         layout.pull_side(out, np.empty(0), self.dyads.side.astype(theta.dtype), gradient)
-        value += self.objective.add_penalty(theta, gradient)
+        gradient += penalty
         if self.objective.free is not None:
             gradient[~self.objective.free] = 0
         return value, gradient
@@ -339,7 +379,7 @@ class Device(Host):
     def _effective(self, theta: Array) -> Blocks:
         """Return the effective blocks on the device."""
         blocks = self.objective.layout.effective(theta, self.dyads.side.astype(theta.dtype))
-        return self._bound.kernels.to_device(single(blocks))  # type: ignore[no-any-return]
+        return Blocks(*(self._bound.copied(block, of=i) for i, block in enumerate(single(blocks))))
 
 
 class PieceSums:
@@ -362,14 +402,12 @@ class PieceSums:
         """Begin to compute the losses (n_pieces,) and, by level, gradients (n_pieces, 1, size) of all pieces."""
         (whole,) = self._bound.planned(self._role, self._X.shape[1], False)
         buffer = partial(self._bound.buffer, of=self._role)
-        return self._kernels.sum_pieces(self._sums, self._X, self._held.pieces, whole, level, buffer)  # type: ignore[no-any-return]
+        known = self._bound.known(self._role)
+        return self._kernels.sum_pieces(self._sums, self._X, self._held.pieces, whole, level, buffer, known)  # type: ignore[no-any-return]
 
-    def added(self, value: Any, out: Any) -> tuple[float, Array]:
-        """Return the loss of all dyads and its gradient by each owner's block (n, size), from those of the pieces."""
-        gradient, owner = np.zeros(self._X.shape), self._held.owner
-        first = np.flatnonzero(np.diff(owner, prepend=-1))
-        gradient[owner[first]] = np.add.reduceat(self._kernels.to_host(out)[:, 0], first, axis=0, dtype=np.float64)
-        return float(self._kernels.to_host(value).sum()), gradient
+    def add(self, pieces: Any, out: Array) -> None:
+        """ADD the gradients of pieces (n_pieces, 1, size), on the device, to those of owners (n, size)."""
+        self._held.joins.add(self._kernels.to_host(pieces)[:, 0], out)
 
     def tasks(self, t: int) -> bool:
         """Whether an owner has dyads."""
@@ -385,7 +423,8 @@ class PieceSums:
     def sums_at(self, e: int, x: Array, part: Part, curved: bool, out: Array, work: Any) -> float:
         planned, pieces = work
         level, at = self._kernels.CURVATURE if curved else self._kernels.VALUE, self._kernels.to_device(single(x[None]))
-        value, sums = self._kernels.sum_pieces(self._sums, at, pieces, planned, level, self._bound.buffer)
+        known = self._bound.known(self._role)
+        value, sums = self._kernels.sum_pieces(self._sums, at, pieces, planned, level, self._bound.buffer, known)
         if curved:
             out[:] = self._kernels.to_host(sums).sum(axis=0, dtype=np.float64)
         return float(self._kernels.to_host(value).sum())
@@ -402,10 +441,10 @@ def single(bundle: Any) -> Any:
 
 
 def pieces_of(start: Array) -> tuple[Array, Array]:
-    """Cut the dyads of owners into pieces; return the owner (n,) of each, and its bounds (n, 2)."""
+    """Cut the dyads of owners into pieces, at least one each; return the owner (n,) of each, and its bounds (n, 2)."""
     count = np.diff(start)
     size = np.maximum(PIECE, count // MOST_PIECES)
-    n_pieces = -(-count // size)
+    n_pieces = np.maximum(1, -(-count // size))
     owner = np.repeat(np.arange(len(count)), n_pieces)
     number = np.arange(len(owner)) - np.repeat(np.cumsum(n_pieces) - n_pieces, n_pieces)
     begin = start[owner] + size[owner] * number

@@ -20,6 +20,7 @@ from dyads.engine.bundles import ABSENT, relation_at
 from dyads.engine.compiled import BOUND, by_type, jitable, read_if_present
 from dyads.engine.entity import Steps, System, descend, draw_block
 from dyads.engine.lanes import SERIAL, lane, lane_sum, lanes, wait
+from dyads.engine.passes import over_root
 from dyads.engine.sums import (
     Part,
     add_scores,
@@ -130,6 +131,11 @@ def warp_sum(x):  # type: ignore[no-untyped-def]
         for offset in (16, 8, 4, 2, 1):
             x += cuda.shfl_xor_sync(ALL_LANES, x, offset)
     return x
+
+
+def times_inverse_root(x, y):  # type: ignore[no-untyped-def]
+    """Return x / sqrt(y) of single-precision numbers: a device has a fast inverse root."""
+    return x * cuda.libdevice.rsqrtf(y)
 
 
 class TeamPart(NamedTuple):
@@ -390,13 +396,30 @@ def evaluate_dyad(sums, n, j, x, part, level, work):  # type: ignore[no-untyped-
 
 @jitable
 def add_gradient(team, n, part, out, work):  # type: ignore[no-untyped-def]
-    """ADD the gradient of a tile of n dyads to out[0]."""
+    """ADD the gradient of a tile of n dyads to out[0].
+
+    If there are more threads than entries, several share an entry: each adds up every m-th dyad.
+    """
+    size = part.entry.size
+    m = max(1, lanes(team) // max(1, size))
     # The last threads, since the first ones have longer strips of the curvature.
-    for k in range(lanes(team) - 1 - lane(team), part.entry.size, lanes(team)):
-        total, v, pull = out[0, k], work.tile.partner[part.entry[k]], work.pull[part.of[k]]
-        for d in range(n):
+    for i in range(lanes(team) - 1 - lane(team), m * size, lanes(team)):
+        k, total = i % size, np.float32(0)
+        v, pull = work.tile.partner[part.entry[k]], work.pull[part.of[k]]
+        for d in range(i // size, n, m):
             total += pull[d] * v[d]
-        out[0, k] = total
+        if m == 1:
+            out[0, k] += total
+        else:
+            work.scratch[i] = total
+    if m > 1:
+        wait(team)
+        for k in range(lane(team), size, lanes(team)):
+            total = out[0, k]
+            for j in range(m):
+                total += work.scratch[j * size + k]
+            out[0, k] = total
+        wait(team)
 
 
 @jitable
@@ -602,6 +625,14 @@ def to_device(bundle: Any) -> Any:
     return bundle
 
 
+def fill(out: Any, array: Array) -> None:
+    """Copy an array to one of the device, of the same shape and type."""
+    if SIMULATED:
+        out[...] = array
+    else:
+        out.copy_to_device(array)
+
+
 def to_host(array: Any) -> Array:
     """Return a copy of a device's array on the host."""
     return array.copy() if SIMULATED else array.copy_to_host()  # type: ignore[no-any-return]
@@ -660,18 +691,22 @@ def _driven(sums: TeamSums, n: int, planned: Any, buffer: Buffer) -> tuple[Room,
 
 
 def sum_pieces(
-    sums: TeamSums, X: Any, pieces: tuple[Any, Any], planned: Any, level: int, buffer: Buffer
+    sums: TeamSums, X: Any, pieces: tuple[Any, Any], planned: Any, level: int, buffer: Buffer, known: dict[Room, Any]
 ) -> tuple[Any, Any]:
     """Begin to compute the losses (n,) of pieces and, by level, their gradients (n, 1, size), with curvatures below.
 
     `X` : (n_owners, block size), `pieces` : owner (n,) and bounds (n, 2) of each; all on the device, and results too.
+    `known` : kernels for arguments of these types, to which this one is added.
     """
     room, n = Room.of(sums.specs, planned, False), len(pieces[0])
     lines = {VALUE: 0, GRADIENT: 1, CURVATURE: 1 + room.size}[level]
     value, out = buffer((n,), np.float64), buffer((n, max(1, lines), room.size), np.float32)
     task = Summing(sums, planned.groups, planned.team_part, X, pieces[0], out, pieces[1], value, level)
     if n:
-        kernel_of(room)[n, THREADS](task)
+        if room not in known:
+            # To find the types of so many arguments takes as long as to sum a million dyads.
+            known[room] = kernel_of(room) if SIMULATED else kernel_of(room).specialize(task)
+        known[room][n, THREADS](task)
     return value, out
 
 
@@ -684,7 +719,8 @@ def bind_kernels() -> None:
         return
     # A device has fast exponentials and logarithms of its own.
     native = {function: lambda *_, own=own: own for function, _, _, own in BY_PRECISION}
-    for function, choose in {**BOUND, **native, with_team: lambda *_: with_team}.items():
+    special: dict[Any, Any] = {**native, over_root: lambda *_: times_inverse_root, with_team: lambda *_: with_team}
+    for function, choose in {**BOUND, **special}.items():
         if function not in _bound:
             _bound.add(function)
             # A function that returns an array has to be inlined.

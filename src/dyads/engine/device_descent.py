@@ -103,12 +103,12 @@ class DeviceDescent:
         n_rows, n_cols = len(dealt.row.first), len(dealt.col.first)
         bounds = np.linspace(0, n_groups, min(PHASES, n_groups) + 1).astype(int).tolist()
         progress = self._progress(len(bounds) - 1)
-        kernel = descent_kernel(self._division)
+        kernel, tables = descent_kernel(self._division), self._tables.flat()
         blocks = 1 if SIMULATED else -(-min(n_groups, WARPS_AT_A_TIME * n_multiprocessors()) // WARPS)
         for phase, (first, last) in enumerate(pairwise(bounds)):
             pace = Pace(phase, first, last, shift, n_groups, n_rows, n_cols, np.float32(rate), key)
             kernel[blocks, LANES * WARPS](
-                self._loss, dealt.data, dealt.start, self._tables, self._shares, self._places, progress, pace
+                self._loss, dealt.data, dealt.start, tables, self._shares, self._places, progress, pace
             )
             for part in self._parts:
                 if part.copies is not None:

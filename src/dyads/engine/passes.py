@@ -334,7 +334,13 @@ def step(x, centres, n, g, squares, rate, share, l2):  # type: ignore[no-untyped
     for k in range(x.size):
         d = derivative(g, k) + slope(distance(centres, n, x, k), l2[k], share)
         squares[k] += d * d
-        x[k] -= rate * d / math.sqrt(squares[k])
+        x[k] -= over_root(rate * d, squares[k])
+
+
+@inlined
+def over_root(x, y):  # type: ignore[no-untyped-def]
+    """Return x / sqrt(y)."""
+    return x / math.sqrt(y)
 
 
 @kernel

@@ -22,14 +22,13 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from llvmlite import ir
-from numba import cuda, float32, float64, int32, types
+from numba import cuda, float32, float64, int32
 
-from dyads.engine.bundles import ABSENT, relation_at, weigh, weigh_all
+from dyads.engine.bundles import ABSENT, relation_at, weigh
 from dyads.engine.compiled import jitable
 from dyads.engine.device import ALL_LANES, SIMULATED, bind_kernels, warp_sum
 from dyads.engine.lanes import lane, lane_sum, lanes, wait
-from dyads.engine.passes import SHARED_BATCH, Product, step
+from dyads.engine.passes import SHARED_BATCH, Product, derivative, step
 from dyads.model.loss import evaluate
 from dyads.model.objective import slope as penalty_slope
 from dyads.model.parameters import Layout
@@ -53,11 +52,11 @@ VALUE, SQUARES = 0, 1
 PADDING = np.float32(1)
 """Sum of squares of entries that do not exist: not zero, since steps are divided by its root."""
 
-MOST_REGISTERS = 168
-"""Most registers of a thread; 12 warps then run at a time on a multiprocessor.
+MOST_REGISTERS = 128
+"""Most registers of a thread; 16 warps then run at a time on a multiprocessor.
 
-Rank 32, 5 labels, 10^8 uniform dyads on an H200: 0.268 s an epoch; 0.368 with 128 registers, 0.479 with 96. More warps
-wait for more cells.
+Rank 32 and 5 labels take as many. With more registers fewer warps run, and with fewer some are in memory; 12 warps are
+as fast, since more of them wait for more cells.
 """
 
 SLICES, COLUMNS = (1, 1) if SIMULATED else (8, 32)
@@ -81,7 +80,8 @@ class Warp(NamedTuple):
     slot: Any
 
     def lane(self) -> int:
-        return cuda.threadIdx.x % LANES  # type: ignore[no-any-return]
+        # Of unsigned numbers, so that it is known not to be negative.
+        return np.int64(np.uint32(cuda.threadIdx.x) % np.uint32(LANES))  # type: ignore[return-value]
 
     def lanes(self) -> int:
         return LANES
@@ -127,12 +127,7 @@ if SIMULATED:
         """Wait until all lanes have come here."""
         cuda.syncthreads()
 
-    @jitable
-    def prefetch(x, i):  # type: ignore[no-untyped-def]
-        """Nothing: the simulator has no cache."""
-
 else:
-    from numba.cuda.extending import intrinsic
 
     @jitable
     def warp_total(slot, x):  # type: ignore[no-untyped-def]
@@ -149,35 +144,25 @@ else:
         """Wait until all lanes have come here."""
         cuda.syncwarp()
 
-    @intrinsic  # type: ignore[untyped-decorator]
-    def prefetch(typing_context: Any, x: Any, i: Any) -> Any:
-        """Ask for the memory around entry i, from the beginning of x on, to be in the device's level-2 cache soon."""
-
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            array = context.make_array(signature.args[0])(context, builder, arguments[0])
-            place = builder.gep(array.data, [arguments[1]])
-            ask = ir.InlineAsm(ir.FunctionType(ir.VoidType(), [place.type]), "prefetch.global.L2 [$0];", "l", True)
-            builder.call(ask, [place])
-            return context.get_dummy_value()
-
-        return types.void(x, types.intp), generate
-
 
 class Cut(NamedTuple):
     """Where a lane's part of an entity's block lies in a line of a table, by numbers that are constants of a kernel.
 
     The lines of latent columns come first, each of `width` numbers: line t has a column for each lane. The biases
-    follow; bias j belongs to lane j modulo the number of lanes.
+    follow; bias j belongs to lane j modulo the number of lanes. A lane *holds* its own biases and its columns; its part
+    of the block, which kernels of structures see, has all biases, of which those of other lanes are zero.
 
     Attributes
     ----------
     n_biases : biases, which are the first entries of a part
+    n_held_biases : those that a lane holds, at most; they are the first entries that it holds
     n_columns : latent entries of a part, the others
     each, rank : latent columns of a lane, and of all lanes together
     width, n_lanes : see above
     """
 
     n_biases: int
+    n_held_biases: int
     n_columns: int
     each: int
     rank: int
@@ -235,7 +220,8 @@ def divide(layout: Layout) -> tuple[Division, Places]:
     n_biases, n_free = structure.n_bias * free_labels(structure), free_labels(structure)
     parts = [math.prod(shape[:-1]) for name, shape in row.items() if not name.endswith("bias")]
     width = max(LINE, LANES)
-    cut = Cut(n_biases, part.rank * sum(parts), max(1, part.rank), structure.rank, width, LANES)  # type: ignore[attr-defined]
+    n_held = -(-n_biases // LANES)
+    cut = Cut(n_biases, n_held, part.rank * sum(parts), max(1, part.rank), structure.rank, width, LANES)  # type: ignore[attr-defined]
     entity_place = _places_of(cut)
     own = [shape for name, shape in shared.items() if name != "label_bias"]
     # A part of a shared block is dealt to lanes if it has an entry for each latent column.
@@ -253,27 +239,29 @@ def divide(layout: Layout) -> tuple[Division, Places]:
 
 
 @jitable
-def place_of(cut, own, j):  # type: ignore[no-untyped-def]
-    """Return the place in a line of entry j of the part of lane `own`; a lane may read there also what it lacks."""
-    return cut.n_columns * cut.width + j if j < cut.n_biases else (j - cut.n_biases) * cut.width + own
+def place_of(cut, own, k):  # type: ignore[no-untyped-def]
+    """Return the place in a line of entry k of those that lane `own` holds; there is memory also for what it lacks."""
+    if k < cut.n_held_biases:
+        return cut.n_columns * cut.width + k * cut.n_lanes + own
+    return (k - cut.n_held_biases) * cut.width + own
 
 
 @jitable
-def is_owned(cut, own, j):  # type: ignore[no-untyped-def]
-    """Whether lane `own` has entry j of its part of an entity's block."""
-    if j < cut.n_biases:
-        return j % cut.n_lanes == own
-    return own + cut.n_lanes * ((j - cut.n_biases) % cut.each) < cut.rank
+def is_owned(cut, own, k):  # type: ignore[no-untyped-def]
+    """Whether there is an entry k of those that lane `own` holds."""
+    if k < cut.n_held_biases:
+        return own + cut.n_lanes * k < cut.n_biases
+    return own + cut.n_lanes * ((k - cut.n_held_biases) % cut.each) < cut.rank
 
 
 def _places_of(cut: Cut) -> Array:
     """Return the places (size,) in a line of the entries of a whole block, [biases | latent parts]."""
-    biases = [place_of(cut, 0, j) for j in range(cut.n_biases)]
-    n_parts, column = cut.n_columns // cut.each, np.arange(cut.rank)
+    bias, column = np.arange(cut.n_biases), np.arange(cut.rank)
+    biases = [place_of(cut, j % cut.n_lanes, j // cut.n_lanes) for j in bias]
     # Column k of a part is number k // n_lanes of lane k % n_lanes.
-    numbers = cut.n_biases + cut.each * np.arange(n_parts)[:, None] + column // cut.n_lanes
-    owners = np.tile(column % cut.n_lanes, n_parts)
-    columns = [place_of(cut, own, j) for own, j in zip(owners, numbers.ravel(), strict=True)]
+    first = cut.n_held_biases + cut.each * np.arange(cut.n_columns // cut.each)[:, None]
+    numbers, owners = first + column // cut.n_lanes, np.tile(column % cut.n_lanes, len(first))
+    columns = [place_of(cut, own, k) for own, k in zip(owners, numbers.ravel(), strict=True)]
     return np.array(biases + columns, np.int64)
 
 
@@ -334,6 +322,10 @@ class Tables(NamedTuple):
     row: Any
     col: Any
     shared: Any
+
+    def flat(self) -> "Tables":
+        """Return the same tables, those of rows and columns without dimensions; see `line_of`."""
+        return Tables(self.row.ravel(), self.col.ravel(), self.shared)
 
 
 class Shares(NamedTuple):
@@ -415,35 +407,68 @@ def partner_group(one_set, p, number, n_groups):  # type: ignore[no-untyped-def]
 def visits_of(key, cell, m):  # type: ignore[no-untyped-def]
     """Return position and step of the visits of a cell with m > 0 dyads; see the top of this module."""
     a, b, _, _ = words_of(key, cell, 0, 0)
-    first, along = np.int64(a) % m, 1 + np.int64(b) % m
-    while common_divisor(along, m) > 1:
+    # A device divides numbers of 32 bits several times faster.
+    m = np.uint32(m)
+    first, along = np.uint32(a) % m, 1 + np.uint32(b) % m
+    while common_divisor(np.uint32(along), m) > 1:
         along += 1
-    return first, along % m
+    return np.int64(first), np.int64(along % m)
 
 
 @jitable
 def common_divisor(a, b):  # type: ignore[no-untyped-def]
-    """Return the greatest common divisor of two positive integers."""
+    """Return the greatest common divisor of two positive integers of 32 bits."""
     while b > 0:
-        a, b = b, a % b
+        a, b = b, np.uint32(a % b)
     return a
 
 
 @jitable
-def load_part(line, cut, own, padding, out):  # type: ignore[no-untyped-def]
-    """WRITE a lane's part of the block of an entity; entries that the lane does not have are `padding`."""
-    for j in range(out.size):
-        # Every lane reads, so that there is no branch.
-        x = line[place_of(cut, own, j)]
-        out[j] = x if is_owned(cut, own, j) else padding
+def line_of(entity, pitch):  # type: ignore[no-untyped-def]
+    """Return where the line of an entity begins in a flat table; `pitch` : length of a line of a block.
+
+    The places of its entries differ from it by constants of the kernel and the number of the lane. They are not
+    negative, and a compiler that knows that computes one address for all of them.
+    """
+    return np.int64(np.uint32(entity)) * (2 * pitch)
 
 
 @jitable
-def store_part(x, cut, own, line):  # type: ignore[no-untyped-def]
-    """WRITE a lane's part to the line of an entity."""
-    for j in range(x.size):
-        if is_owned(cut, own, j):
-            line[place_of(cut, own, j)] = x[j]
+def load_held(table, first, cut, own, padding, held):  # type: ignore[no-untyped-def]
+    """WRITE what a lane holds of a block, which begins at `first`; entries that it lacks are `padding`."""
+    for k in range(held.size):
+        # Every lane reads, so that there is no branch.
+        x = table[first + place_of(cut, own, k)]
+        held[k] = x if is_owned(cut, own, k) else padding
+
+
+@jitable
+def store_held(held, cut, own, table, first):  # type: ignore[no-untyped-def]
+    """WRITE what a lane holds of a block to a table, from `first` on."""
+    for k in range(held.size):
+        if is_owned(cut, own, k):
+            table[first + place_of(cut, own, k)] = held[k]
+
+
+@jitable
+def fill_part(held, cut, own, part):  # type: ignore[no-untyped-def]
+    """WRITE a lane's part of a block, given what it holds."""
+    for j in range(cut.n_biases):
+        part[j] = held[j // cut.n_lanes] if j % cut.n_lanes == own else np.float32(0)
+    for j in range(cut.n_columns):
+        part[cut.n_biases + j] = held[cut.n_held_biases + j]
+
+
+@jitable
+def held_derivative(g, cut, own, held):  # type: ignore[no-untyped-def]
+    """WRITE the gradient by what a lane holds, given that by its part; `g` : a `Product`."""
+    for k in range(cut.n_held_biases):
+        held[k] = np.float32(0)
+    for j in range(cut.n_biases):
+        if j % cut.n_lanes == own:
+            held[j // cut.n_lanes] = derivative(g, j)
+    for j in range(cut.n_columns):
+        held[cut.n_held_biases + j] = derivative(g, cut.n_biases + j)
 
 
 @jitable
@@ -538,7 +563,7 @@ def await_rounds(team, done, group, number):  # type: ignore[no-untyped-def]
 def descent_kernel(division: Division) -> Any:
     """Return the kernel of a phase of an epoch, `phase(loss, data, start, tables, shares, places, progress, pace)`."""
     _, part, cut, n_entity, n_shared, (first_replicated, last_replicated), pitch, _, single = division
-    n_labels, one_set, n_slots, n_fetches = part.n_labels, part.one_set, LANES, -(-2 * pitch // (LANES * LINE))
+    n_labels, one_set, n_slots, n_held = part.n_labels, part.one_set, LANES, max(1, cut.n_held_biases + cut.n_columns)
 
     @compile_descent
     def kernel(loss, data, start, tables, shares, places, progress, pace):  # type: ignore[no-untyped-def]
@@ -547,14 +572,18 @@ def descent_kernel(division: Division) -> Any:
         row_l2 = cuda.shared.array(pitch, float32)
         col_l2 = cuda.shared.array(pitch, float32)
         a, b = cuda.local.array(n_entity, float32), cuda.local.array(n_entity, float32)
-        a2, b2 = cuda.local.array(n_entity, float32), cuda.local.array(n_entity, float32)
         va, vb = cuda.local.array((n_entity, 1), float32), cuda.local.array((n_entity, 1), float32)
         slope = cuda.local.array(n_entity, float32)
-        a_l2, b_l2 = cuda.local.array(n_entity, float32), cuda.local.array(n_entity, float32)
+        held_a, held_b = cuda.local.array(n_held, float32), cuda.local.array(n_held, float32)
+        a2, b2 = cuda.local.array(n_held, float32), cuda.local.array(n_held, float32)
+        ga, gb = cuda.local.array(n_held, float32), cuda.local.array(n_held, float32)
+        a_l2, b_l2 = cuda.local.array(n_held, float32), cuda.local.array(n_held, float32)
         h, h2 = cuda.local.array(n_shared, float32), cuda.local.array(n_shared, float32)
         gh, h_l2 = cuda.local.array(n_shared, float32), cuda.local.array(n_shared, float32)
         centre = cuda.local.array((1, n_shared), float32)
+        # Losses look up the label's score, so theirs lie in memory; these stay in registers.
         s, g = cuda.local.array((n_labels, 1), float32), cuda.local.array((n_labels, 1), float32)
+        own_s, pull = cuda.local.array(n_labels, float32), cuda.local.array(n_labels, float32)
         value, unused = cuda.local.array(1, float32), cuda.local.array(1, float32)
         label = cuda.local.array(1, int32)
         team = Warp(slot)
@@ -594,12 +623,13 @@ def descent_kernel(division: Division) -> Any:
                 # The codes of the next dyad are read while this one is computed.
                 r, c, y = data.row[begin + at], data.col[begin + at], data.label[begin + at]
                 t = relation_at(data.relation, i)
-                row_block, row_squares = tables.row[row, VALUE], tables.row[row, SQUARES]
-                col_block, col_squares = tables.col[col, VALUE], tables.col[col, SQUARES]
-                load_part(row_block, cut, own, np.float32(0), a)
-                load_part(col_block, cut, own, np.float32(0), b)
-                load_part(row_squares, cut, own, PADDING, a2)
-                load_part(col_squares, cut, own, PADDING, b2)
+                row_line, col_line = line_of(row, pitch), line_of(col, pitch)
+                load_held(tables.row, row_line + VALUE * pitch, cut, own, np.float32(0), held_a)
+                load_held(tables.col, col_line + VALUE * pitch, cut, own, np.float32(0), held_b)
+                load_held(tables.row, row_line + SQUARES * pitch, cut, own, PADDING, a2)
+                load_held(tables.col, col_line + SQUARES * pitch, cut, own, PADDING, b2)
+                fill_part(held_a, cut, own, a)
+                fill_part(held_b, cut, own, b)
                 row_share, col_share = shares.row[row], shares.col[col]
                 if t != current:
                     if current >= 0:
@@ -612,36 +642,33 @@ def descent_kernel(division: Division) -> Any:
                     load(tables.shared[p * n_relations + t, VALUE], read, np.float32(0), h)
                     current = t
                 for k in range(n_labels):
-                    s[k, 0] = np.float32(0)
-                score(part, a, b, h, s[:, 0])
+                    own_s[k] = np.float32(0)
+                score(part, a, b, h, own_s)
                 for k in range(n_labels):
-                    s[k, 0] = lane_sum(team, s[k, 0])
+                    s[k, 0] = lane_sum(team, own_s[k])
                 evaluate(loss, 1, label, s, g, value, unused)
                 total += weigh(data.weight, i, value[0])
-                weigh_all(data.weight, i, g[:, 0])
+                for k in range(n_labels):
+                    pull[k] = weigh(data.weight, i, g[k, 0])
                 partner_row(part, b, va, 0)
                 partner_col(part, a, vb, 0)
-                slopes(part, h, g[:, 0], slope)
-                for k in range(n_fetches):
-                    # The blocks of the next dyad travel while this one takes its steps.
-                    place = (k * n_slots + own) * LINE
-                    if place < 2 * pitch:
-                        prefetch(tables.row[r, VALUE], place)
-                        prefetch(tables.col[c, VALUE], place)
-                pull_shared(part, a, b, h, g[:, 0], gh)
+                slopes(part, h, pull, slope)
+                pull_shared(part, a, b, h, pull, gh)
                 share += weigh(data.weight, i, shares.shared[t])
-                load_part(row_l2, cut, own, np.float32(0), a_l2)
-                step(a, ABSENT, 0, Product(slope, va), a2, pace.rate, weigh(data.weight, i, row_share), a_l2)
+                held_derivative(Product(slope, va), cut, own, ga)
+                held_derivative(Product(slope, vb), cut, own, gb)
+                load_held(row_l2, 0, cut, own, np.float32(0), a_l2)
+                step(held_a, ABSENT, 0, ga, a2, pace.rate, weigh(data.weight, i, row_share), a_l2)
                 if one_set and row == col:
                     # In a self-link both blocks are the same: the second step begins where the first one ended.
-                    for j in range(n_entity):
-                        b[j], b2[j] = a[j], a2[j]
-                load_part(col_l2, cut, own, np.float32(0), b_l2)
-                step(b, ABSENT, 0, Product(slope, vb), b2, pace.rate, weigh(data.weight, i, col_share), b_l2)
-                store_part(a, cut, own, row_block)
-                store_part(a2, cut, own, row_squares)
-                store_part(b, cut, own, col_block)
-                store_part(b2, cut, own, col_squares)
+                    for k in range(n_held):
+                        held_b[k], b2[k] = held_a[k], a2[k]
+                load_held(col_l2, 0, cut, own, np.float32(0), b_l2)
+                step(held_b, ABSENT, 0, gb, b2, pace.rate, weigh(data.weight, i, col_share), b_l2)
+                store_held(held_a, cut, own, tables.row, row_line + VALUE * pitch)
+                store_held(a2, cut, own, tables.row, row_line + SQUARES * pitch)
+                store_held(held_b, cut, own, tables.col, col_line + VALUE * pitch)
+                store_held(b2, cut, own, tables.col, col_line + SQUARES * pitch)
                 if own == 0:
                     if row >= pace.n_rows:
                         progress.row_visits[pace.phase, row - pace.n_rows] += 1
