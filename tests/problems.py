@@ -1,5 +1,7 @@
 """Small problems the laws are checked on. Every registered part must have a case here."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -71,6 +73,12 @@ def make_dyads(n=60, n_rows=7, n_cols=5, weighted=False, seed=0, one_set=False, 
     weight = rng.uniform(0.5, 2.0, n) if weighted else None
     relation = rng.integers(0, n_relations, n) if n_relations > 1 else None
     return Dyads(row, col, rng.integers(0, n_labels, n), weight, n_rows, n_cols, n_labels, relation, n_relations)
+
+
+def without_self_links(dyads):
+    """The same dyads of one id set, with other columns where nodes are paired with themselves."""
+    steps = 1 + (dyads.col - dyads.row - 1) % (dyads.n_rows - 1)
+    return replace(dyads, col=(dyads.row + steps) % dyads.n_rows)
 
 
 def make_objective(structure, loss, dyads, scaling="none", strengths=(0.7, 0.4, 0.9), centre=None):

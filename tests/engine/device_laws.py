@@ -129,14 +129,47 @@ def test_draws_are_the_cpus_up_to_rounding_and_the_same_in_every_run(
             assert relative_error(ours.theta(), theirs.theta()) < 50 * SINGLE
 
 
+def both_of_network(structure, n_relations):
+    """Like `both`: nodes 0 to 3 have a dyad with each of 4 to 7, in one direction or the other."""
+    row, col = np.divmod(np.arange(16), 4)
+    turned = np.arange(16) % 3 == 0
+    row, col = np.where(turned, col + 4, row), np.where(turned, row, col + 4)
+    relation = np.arange(16) % n_relations if n_relations > 1 else None
+    label = np.random.default_rng(0).integers(0, structure.n_labels, 16)
+    dyads = Dyads(row, col, label, None, 8, 8, structure.n_labels, relation, n_relations)
+    objective = make_objective(structure, Log(), dyads)
+    theta = np.random.default_rng(1).normal(scale=0.5, size=objective.layout.size)
+    return theta, CPU(1).bind(objective, dyads), CUDA().bind(objective, dyads)
+
+
+@pytest.mark.parametrize("n_relations", [1, 3])
+@pytest.mark.parametrize("structure", [structure for structure in STRUCTURES if structure.one_set], ids=str)
+def test_nodes_are_updated_in_turns_as_on_the_cpu(structure, n_relations):
+    theta, host, device = both_of_network(structure, n_relations)
+    with host, device:
+        ours, theirs, before = device.blocks_in_turn(theta), host.blocks_in_turn(theta), host.value(theta)
+        # Nodes with as many dyads each have their turns in the CPU's order.
+        assert [turn.tolist() for turn in device._bound.held(Role.NODE).in_turns] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        ours.solve(Role.NODE, 2)
+        theirs.solve(Role.NODE, 2)
+        assert before > host.value(ours.theta()) == pytest.approx(host.value(theirs.theta()), rel=SINGLE)
+        size = host.objective.layout.sizes[0]
+        prior = BlockPrior(np.full(size, 0.1), 2.0 * np.eye(size) + 0.1, np.ones(size))
+        ours, theirs = device.blocks_in_turn(theta), host.blocks_in_turn(theta)
+        for number in range(N_DRAWS):
+            key = Key.of(0, Stream.BLOCKS, number, Role.NODE)
+            assert np.array_equal(ours.draw(Role.NODE, key, prior), theirs.draw(Role.NODE, key, prior))
+        assert relative_error(ours.theta(), theirs.theta()) < 50 * SINGLE
+
+
 @pytest.mark.skipif(config.ENABLE_CUDASIM, reason="takes minutes in the simulator")
 @pytest.mark.parametrize(
-    "structure", [Stereotype(3, 3, 1, False, 2, 1), Bilinear(3, 3, 1, False, 1)], ids=lambda case: type(case).__name__
+    "structure", [Stereotype(3, 3, 1, False, 2, 1), Bilinear(3, 3, 1, False, 1), Bilinear(3, 3, 1, True, 1)], ids=str
 )
 def test_gewekes_joint_distribution_test(structure, monkeypatch):
     monkeypatch.setattr(posterior, "BIAS_SPREAD", 1.0)
     monkeypatch.setattr(cuda, "PART", 4)
-    z = z_scores(CUDA(), structure)
+    z = z_scores(CUDA(), structure, self_links=False)
     assert np.abs(z).max() < 4, z.round(1)
 
 

@@ -15,12 +15,13 @@ from dyads.model.loss import Log
 from dyads.model.objective import SIDE_RATE, SIDE_SHAPE, BlockPrior, Objective, Penalty
 from dyads.model.parameters import Layout
 from dyads.model.streams import SweepNoise
-from problems import make_dyads
+from problems import make_dyads, without_self_links
 
 
-def bound(structure, side=False, n_relations=1, n=10):
+def bound(structure, side=False, n_relations=1, n=10, self_links=True):
     """A small problem, with features of rows, columns and dyads if asked for."""
     dyads = make_dyads(n, 3, 3, one_set=structure.one_set, n_relations=n_relations, n_labels=structure.n_labels)
+    dyads = dyads if self_links else without_self_links(dyads)
     if side:
         rng = np.random.default_rng(5)
         rows, cols, pairs = (sparse.csr_array(rng.normal(size=(lines, 2))) for lines in (3, 3, n))

@@ -38,7 +38,7 @@ def test_a_missing_gpu_is_refused_before_a_fit_searches_for_penalties(monkeypatc
     [
         (False, (0, 0, 0), False, None),
         (True, (0, 0, 0), True, None),
-        (True, (0, 0, 0), False, "Newton steps and posterior draws of one id set"),
+        (True, (0, 0, 0), False, "Newton steps and posterior draws, since there are pairs of an id with itself"),
         (False, (2, 0, 0), True, "SGD with features"),
         (False, (2, 0, 0), False, None),
         (False, (2, 0, 1), False, "everything but predictions, since there are features of pairs"),
@@ -48,7 +48,7 @@ def test_what_runs_on_the_cpu_is_said(one_set, n_features, descends, expected, m
     monkeypatch.setattr(cuda, "kernels", lambda: None)
     monkeypatch.setattr(cuda, "free_memory", lambda: math.inf)
     layout = Layout(Bilinear(3, 3, 1, one_set, 2), 4, 4, n_features=n_features)
-    CUDA().check(Objective(layout, Log(), None), make_dyads(10, 4, 4), descends)
+    CUDA().check(Objective(layout, Log(), None), make_dyads(10, 4, 4, one_set=one_set), descends)
     said = [str(warning.message) for warning in recwarn.list if warning.category is EngineWarning]
     assert said == (
         []

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dyads.data.dyads import Dyads
 from dyads.engine import host, orders
-from dyads.engine.orders import Cells, Orders, even_tasks, owner_tasks, runs
+from dyads.engine.orders import Cells, Orders, even_tasks, independent, owner_tasks, runs
 from dyads.model.parameters import Role
 
 SIZES = st.lists(st.integers(0, 40), min_size=1, max_size=30)
@@ -118,6 +118,16 @@ def test_a_node_has_its_dyads_in_either_role_and_a_self_link_once(given_dyads):
         own = shard.dyads.take(shard.order[shard.start[e] : shard.start[e + 1]])
         mine = (given_dyads.row == e) | (given_dyads.col == e)
         assert sorted(own.label.tolist()) == np.flatnonzero(mine).tolist()
+
+
+@given(dyads(one_set=True))
+def test_nodes_of_a_turn_share_no_dyad_and_every_node_has_a_turn(given_dyads):
+    (shard,) = Orders(given_dyads, True, 1).by_node
+    turns = independent(shard)
+    assert sorted(np.concatenate(turns).tolist()) == list(range(len(shard)))
+    turn_of = np.concatenate([np.full(len(turn), n) for n, turn in enumerate(turns)])[np.argsort(np.concatenate(turns))]
+    other = given_dyads.row != given_dyads.col
+    assert (turn_of[given_dyads.row[other]] != turn_of[given_dyads.col[other]]).all()
 
 
 @given(dyads())

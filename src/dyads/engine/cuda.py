@@ -1,9 +1,10 @@
 """The CUDA engine: sums over dyads on a GPU, by the kernels of `device`.
 
 Dyads stay on the device, sorted by row and by column, or in the cells of SGD. Blocks travel there for each pass and
-back, but for SGD; they are small beside the dyads. On the CPU run: what is not a pure function of a shard (updates of
-the nodes of one id set, sums with features of dyads), SGD with features, what draws of side weights take beside their
-sparse products and conjugate gradients, and predictions for new entities.
+back, but for SGD; they are small beside the dyads. Nodes of one id set depend on each other if they share a dyad: they
+are updated in turns of nodes that share none. On the CPU run: sums with features of dyads, updates of nodes of which
+some are paired with themselves, SGD with features, what draws of side weights take beside their sparse products and
+conjugate gradients, and predictions for new entities.
 """
 
 import warnings
@@ -22,7 +23,7 @@ from dyads.engine.bundles import ABSENT, Data, Owned, Specs
 from dyads.engine.entity import PART, Steps, System, descend, draw_block, draw_shared, solve_shared
 from dyads.engine.host import CPU, Bound, Host, Threads
 from dyads.engine.lanes import SERIAL
-from dyads.engine.orders import Bounds, even_tasks, in_order
+from dyads.engine.orders import Bounds, even_tasks, in_order, independent
 from dyads.engine.sums import Groups, Part, Prior
 from dyads.engine.updates import HostUpdates
 from dyads.errors import EngineWarning, InputError, caller_level
@@ -84,8 +85,8 @@ class CUDA(Setting):
         if n_features[2]:
             left.append("everything but predictions, since there are features of pairs")
         else:
-            if objective.structure.one_set and not descends:
-                left.append("Newton steps and posterior draws of one id set")
+            if not descends and has_self_links(objective, dyads):
+                left.append("Newton steps and posterior draws, since there are pairs of an id with itself")
             if any(n_features) and descends:
                 left.append("SGD with features")
         if left:
@@ -130,6 +131,11 @@ class CUDA(Setting):
 
     def block_scores(self, structure: Structure, blocks: Blocks, codes: Sequence[Codes], offset: Array) -> Array:
         return CPU().block_scores(structure, blocks, codes, offset)
+
+
+def has_self_links(objective: Objective, dyads: Dyads) -> bool:
+    """Whether there are nodes of one id set that are paired with themselves."""
+    return objective.structure.one_set and bool((dyads.row == dyads.col).any())
 
 
 def is_available() -> bool:
@@ -220,7 +226,9 @@ class Held(NamedTuple):
     ----------
     owned, data : owners and dyads, on the device
     start : (n_owners + 1,) first dyad of each owner
-    largest_first : (n_owners,) owners by descending number of dyads, of which the first `n_large` have many
+    large : owners with many dyads
+    turns : the other owners, on the device, in turns that are updated at a time; by descending number of dyads
+    in_turns : the same on the host
     pieces : owner and bounds of each piece, on the device
     joins : how their sums are added up
     groups : groups of a block
@@ -229,8 +237,9 @@ class Held(NamedTuple):
     owned: Owned
     data: Data
     start: Array
-    largest_first: Array
-    n_large: int
+    large: Array
+    turns: tuple[Any, ...]
+    in_turns: tuple[Array, ...]
     pieces: tuple[Any, Any]
     joins: Joins
     groups: Groups
@@ -257,20 +266,27 @@ class DeviceBound(Bound):
     def held(self, role: Role) -> Held:
         """Return the dyads of rows, columns or relations; they are copied to the device when first needed."""
         if role not in self._held:
-            (shard,) = self.orders.by_col if role == Role.COL else self.orders.by_row
+            (shard,) = self.orders.by_row if role == Role.SHARED else self.orders.of(role)
             grouped = shard.by_relation if role == Role.SHARED else shard
             owned = Owned(int(role), 0, np.asarray(grouped.start, np.int64), grouped.order.astype(np.int32))
-            if role == Role.SHARED:
+            if role in (Role.SHARED, Role.NODE):
                 data = self.held(Role.ROW).data
             else:
                 data = self.kernels.to_device(Data.of(shard.dyads, np.float32, None))
             count, (owner, bounds) = np.diff(owned.start), pieces_of(owned.start)
+            largest_first = np.argsort(-count, kind="stable").astype(np.int32)
+            if role == Role.NODE:
+                n_large, turns = 0, [nodes.astype(np.int32) for nodes in independent(shard)]
+            else:
+                n_large = int(np.sum(count > max(LARGE, LARGE_SHARE * owned.start[-1])))
+                turns = [largest_first[n_large:]]
             self._held[role] = Held(
                 owned=self.kernels.to_device(owned),
                 data=data,
                 start=owned.start,
-                largest_first=np.argsort(-count, kind="stable").astype(np.int32),
-                n_large=int(np.sum(count > max(LARGE, LARGE_SHARE * owned.start[-1]))),
+                large=largest_first[:n_large],
+                turns=self.kernels.to_device(tuple(turns)),
+                in_turns=tuple(turns),
                 pieces=self.kernels.to_device((owner, bounds)),
                 joins=Joins.of(owner),
                 groups=Groups.of(self.specs.structure, role, self._sizes[role.place], self._sizes[2]),
@@ -369,7 +385,7 @@ class Device(Host):
         return DeviceDescent(self.objective, self._bound.dealt, self._bound.counts, theta, visited)
 
     def blocks_in_turn(self, theta: Array, prior: OwnPrior | None = None) -> HostUpdates:
-        if self.objective.structure.one_set or self.dyads.side.dyad is not None:
+        if self.dyads.side.dyad is not None or has_self_links(self.objective, self.dyads):
             return super().blocks_in_turn(theta, prior)
         return DeviceUpdates(self.objective, self._bound, theta, prior)
 
@@ -475,14 +491,16 @@ class DeviceUpdates(HostUpdates):
         return Moments.joined(self._run(part, even_tasks(0, len(own))))
 
     def draw_unlabelled(self, role: Role, key: Key, prior: BlockPrior) -> None:
-        self._on_device.pop(role.place, None)
+        self._forget(role)
         super().draw_unlabelled(role, key, prior)
 
     def _device_blocks(self) -> Blocks:
         """Return the blocks on the device; only those that have changed are copied."""
         for i, block in enumerate(self._blocks):
             if i not in self._on_device:
-                self._on_device[i] = self._kernels.to_device(block)
+                # With one id set, the tables of rows and columns are the same.
+                same = i == Role.COL.place and self._layout.structure.one_set
+                self._on_device[i] = self._on_device[Role.ROW.place] if same else self._kernels.to_device(block)
         return Blocks(*(self._on_device[i] for i in range(3)))
 
     def solve(self, role: Role, n_steps: int = 1, codes: Codes | None = None) -> float:
@@ -493,13 +511,14 @@ class DeviceUpdates(HostUpdates):
         if role == Role.SHARED:
             solve_shared(sums, table, steps, in_order)
         elif prior.active.any():
-            size, (small, large) = table.shape[1], self._entities(role, codes)
+            size, (turns, small, large) = table.shape[1], self._entities(role, codes)
             (whole,) = self._bound.planned(role, size)
-            self._kernels.solve(self._team_sums(role, blocks, prior), small, whole, steps, self._bound.buffer)
+            self._kernels.solve(self._team_sums(role, blocks, prior), turns, whole, steps, self._bound.buffer)
             self._take(table, blocks[role.place], small)
             for e in large:
                 descend(sums, e, table[e], steps, whole.part, System.of(size, size), sums.work(e, whole.part))
-        self._forget(role, role == Role.SHARED or self._bound.held(role).n_large > 0)
+        if role == Role.SHARED or len(self._bound.held(role).large):
+            self._forget(role)
         return float(np.abs(table - before).max(initial=0))
 
     def draw(self, role: Role, key: Key, prior: BlockPrior | None = None, codes: Codes | None = None) -> Array:
@@ -507,23 +526,24 @@ class DeviceUpdates(HostUpdates):
         own = self._prior(role, prior, slice(None))
         sums = PieceSums(self._bound, role, blocks, own)
         if role == Role.SHARED:
-            self._forget(role, True)
+            self._forget(role)
             return draw_shared(sums, table, key, in_order)
-        size, (small, large) = table.shape[1], self._entities(role, codes)
+        size, (turns, small, large) = table.shape[1], self._entities(role, codes)
         planned = self._bound.planned(role, PART)
-        accepted = self._kernels.draw(self._team_sums(role, blocks, own), small, planned, key, self._bound.buffer)
+        accepted = self._kernels.draw(self._team_sums(role, blocks, own), turns, planned, key, self._bound.buffer)
         self._take(table, blocks[role.place], small)
         for number, (part, *_) in enumerate(planned):
             for e in large:
                 system = System.of(size, len(part.entry))
                 accepted[e] += draw_block(sums, e, table[e], key, number, part, system, sums.work(e, part))
-        self._forget(role, len(large) > 0)
+        if len(large):
+            self._forget(role)
         return np.asarray(accepted / max(1, len(planned)))
 
-    def _forget(self, role: Role, changed: bool) -> None:
-        """Let blocks be copied to the device again if the host has changed them."""
-        if changed:
-            self._on_device.pop(role.place, None)
+    def _forget(self, role: Role) -> None:
+        """Let blocks, which the host has changed, be copied to the device again."""
+        for i in (role.place, Role.COL.place) if role == Role.NODE else (role.place,):
+            self._on_device.pop(i, None)
 
     def _take(self, table: Array, drawn: Any, entity: Array) -> None:
         """Copy the blocks of entities from the device."""
@@ -536,12 +556,14 @@ class DeviceUpdates(HostUpdates):
     def _team_sums(self, role: Role, blocks: Blocks, prior: Prior) -> Any:
         """Return the sums of a role on the device."""
         held, prior = self._bound.held(role), self._kernels.to_device(single(prior))
-        return self._kernels.TeamSums(self._bound.specs, held.owned, blocks, held.data, prior)
+        first_node = 0 if role == Role.NODE else ABSENT
+        return self._kernels.TeamSums(self._bound.specs, held.owned, blocks, held.data, prior, first_node)
 
-    def _entities(self, role: Role, codes: Codes | None) -> tuple[Array, Array]:
-        """Return the entities to update: those for a team each, the largest first; and larger ones."""
+    def _entities(self, role: Role, codes: Codes | None) -> tuple[Sequence[Any], Array, Array]:
+        """Return the entities to update: those for a team each, in turns on the device and all; and larger ones."""
         held = self._bound.held(role)
-        large, small = held.largest_first[: held.n_large], held.largest_first[held.n_large :]
+        turns, large = held.in_turns, held.large
         if codes is None:
-            return small, large
-        return small[np.isin(small, codes)], large[np.isin(large, codes)]
+            return held.turns, np.concatenate(turns), large
+        turns = tuple(turn[np.isin(turn, codes)] for turn in turns)
+        return self._kernels.to_device(turns), np.concatenate(turns), large[np.isin(large, codes)]

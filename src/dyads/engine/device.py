@@ -26,6 +26,7 @@ from dyads.engine.sums import (
     add_scores,
     gather_cols,
     gather_data,
+    gather_nodes,
     gather_pairs,
     gather_rows,
     pair_weights,
@@ -295,26 +296,31 @@ class TeamWork(NamedTuple):
 
 
 class TeamSums(NamedTuple):
-    """The loss of the dyads of entities, computed by teams; see `sums.EntitySums`."""
+    """The loss of the dyads of entities, computed by teams; see `sums.EntitySums`.
+
+    `first_node` : code of the first entity if entities are nodes, otherwise Absent; so kernels have no code for nodes
+    that do not need it.
+    """
 
     specs: Any
     owned: Any
     blocks: Any
     data: Any
     prior: Any
+    first_node: Any = ABSENT
     team: Any = SERIAL
 
     def sums_at(self, e: int, x: Array, part: TeamPart, curved: bool, out: Array, work: TeamWork) -> float:
         begin, last = self.owned.start[e], self.owned.start[e + 1]
-        return team_pass(self, begin, last, x, part, CURVATURE if curved else VALUE, out, work)  # type: ignore[no-any-return]
+        return team_pass(self, e, begin, last, x, part, CURVATURE if curved else VALUE, out, work)  # type: ignore[no-any-return]
 
     def has_self_link(self, e: int) -> bool:
         return False
 
 
 @jitable
-def team_pass(sums, begin, last, x, part, level, out, work):  # type: ignore[no-untyped-def]
-    """Return the loss with block x of the dyads at positions begin..last-1 of the order of `sums.owned`, to all lanes.
+def team_pass(sums, e, begin, last, x, part, level, out, work):  # type: ignore[no-untyped-def]
+    """Return the loss with block x of dyads of entity e, those at positions begin..last-1 of its order, to all lanes.
 
     WRITES the gradient in the entries of `part` to out[0] if level >= GRADIENT, and the upper triangle of the curvature
     to out[1:] if level == CURVATURE.
@@ -334,7 +340,7 @@ def team_pass(sums, begin, last, x, part, level, out, work):  # type: ignore[no-
             weights_of_relation(sums, relation_at(data.relation, owned.order[begin]), work)
         wait(team)
         for j in range(first, n, n_lanes):
-            total += evaluate_dyad(sums, begin + j, j, x, part, level, work)
+            total += evaluate_dyad(sums, e, begin + j, j, x, part, level, work)
         wait(team)
         if level >= GRADIENT:
             add_gradient(team, n, part, out, work)
@@ -356,8 +362,8 @@ def weights_of_relation(sums, relation, work):  # type: ignore[no-untyped-def]
 
 
 @jitable
-def evaluate_dyad(sums, n, j, x, part, level, work):  # type: ignore[no-untyped-def]
-    """Return the weighted loss of the dyad at position n of the order; it is column j of the tile."""
+def evaluate_dyad(sums, e, n, j, x, part, level, work):  # type: ignore[no-untyped-def]
+    """Return the weighted loss of the dyad of entity e at position n of the order; it is column j of the tile."""
     structure, loss, data, blocks = sums.specs.structure, sums.specs.loss, sums.data, sums.blocks
     order, E = sums.owned.order[n : n + 1], work.E
     label, weight, value, total = (
@@ -372,8 +378,10 @@ def evaluate_dyad(sums, n, j, x, part, level, work):  # type: ignore[no-untyped-
         gather_cols(structure, data, order, blocks, v, s)
     elif sums.owned.role == Role.COL:
         gather_rows(structure, data, order, blocks, v, s)
-    else:
+    elif sums.owned.role == Role.SHARED:
         gather_pairs(structure, data, order, blocks, v, s)
+    else:
+        gather_of_node(sums.first_node, e, structure, data, order, blocks, x, v, s)
     add_scores(1, work.groups, E, x, v, s, total, s)
     if level < CURVATURE:
         evaluate(loss, 1, label, s, g, value, total)
@@ -392,6 +400,12 @@ def evaluate_dyad(sums, n, j, x, part, level, work):  # type: ignore[no-untyped-
         for m in range(part.pair.shape[0]):
             pair_weights(1, part.pair[m, 0], part.pair[m, 1], own, group, E, C, along, work.pair[m, j : j + 1])
     return value[0] * weight[0]
+
+
+@read_if_present(lambda first_node, e, structure, data, order, blocks, x, v, s: None)
+def gather_of_node(first_node, e, structure, data, order, blocks, x, v, s):  # type: ignore[no-untyped-def]
+    """See `gather_nodes`; `x` : the block of the node."""
+    gather_nodes(structure, data, order, blocks, first_node + e, x, v, s)
 
 
 @jitable
@@ -543,7 +557,7 @@ class Summing(NamedTuple):
             x[k] = block[k]
         wait(sums.team)
         begin, last = self.bounds[n, 0], self.bounds[n, 1]
-        value = team_pass(sums, begin, last, x, self.part, self.level, self.scratch[n], work)
+        value = team_pass(sums, self.item[n], begin, last, x, self.part, self.level, self.scratch[n], work)
         if lane(sums.team) == 0:
             self.value[n] = value
 
@@ -556,7 +570,7 @@ def perform(task: Any, n: int, sums: TeamSums, system: System, work: TeamWork) -
 
 def with_team(sums, partial):  # type: ignore[no-untyped-def]
     """Return the sums with the team of this block."""
-    return TeamSums(sums.specs, sums.owned, sums.blocks, sums.data, sums.prior, Block(partial))
+    return TeamSums(sums.specs, sums.owned, sums.blocks, sums.data, sums.prior, sums.first_node, Block(partial))
 
 
 @read_if_present(lambda scratch, own: own)
@@ -661,33 +675,42 @@ Buffer = Callable[[tuple[int, ...], Any], Any]
 """Returns an uninitialised array on the device, of a shape and a type; the next call may return the same one."""
 
 
-def solve(sums: TeamSums, entity: Array, planned: Any, steps: Steps, buffer: Buffer) -> None:
-    """Move the blocks of entities towards their optimum; `entity` : (m,), those with the most dyads first."""
-    room, n_teams, scratch = _driven(sums, len(entity), planned, buffer)
+def solve(sums: TeamSums, turns: Sequence[Any], planned: Any, steps: Steps, buffer: Buffer) -> None:
+    """Move the blocks of entities towards their optimum.
+
+    `turns` : entities (m,) that do not depend on each other, on the device, those with the most dyads first.
+    """
     X = sums.blocks[Role(sums.owned.role).place]
-    task = Solving(sums, planned.groups, planned.team_part, X, to_device(entity), scratch, steps)
-    if len(entity):
-        kernel_of(room)[n_teams, THREADS](task)
+    room, most, scratch = _driven(sums, turns, planned, buffer)
+    for entity in turns:
+        task = Solving(sums, planned.groups, planned.team_part, X, entity, scratch, steps)
+        if entity.size:
+            kernel_of(room)[min(entity.size, most), THREADS](task)
 
 
-def draw(sums: TeamSums, entity: Array, parts: Sequence[Any], key: Key, buffer: Buffer) -> Array:
-    """Draw the blocks of entities, part by part; return the number (n,) of accepted parts of each entity."""
-    X, item = sums.blocks[Role(sums.owned.role).place], to_device(entity)
+def draw(sums: TeamSums, turns: Sequence[Any], parts: Sequence[Any], key: Key, buffer: Buffer) -> Array:
+    """Draw the blocks of entities, part by part; return the number (n,) of accepted parts of each entity.
+
+    `turns` : see `solve`.
+    """
+    X = sums.blocks[Role(sums.owned.role).place]
     accepted = to_device(np.zeros(len(X), np.float32))
-    for number, planned in enumerate(parts if len(entity) else ()):
-        room, n_teams, scratch = _driven(sums, len(entity), planned, buffer)
-        task = Drawing(sums, planned.groups, planned.team_part, X, item, scratch, key, number, accepted)
-        kernel_of(room)[n_teams, THREADS](task)
+    for number, planned in enumerate(parts):
+        room, most, scratch = _driven(sums, turns, planned, buffer)
+        for entity in turns:
+            task = Drawing(sums, planned.groups, planned.team_part, X, entity, scratch, key, number, accepted)
+            if entity.size:
+                kernel_of(room)[min(entity.size, most), THREADS](task)
     return to_host(accepted)
 
 
-def _driven(sums: TeamSums, n: int, planned: Any, buffer: Buffer) -> tuple[Room, int, Any]:
-    """Return what a task of n entities takes: the room of a team, the number of teams, and global memory."""
-    room = Room.of(sums.specs, planned, True)
+def _driven(sums: TeamSums, turns: Sequence[Any], planned: Any, buffer: Buffer) -> tuple[Room, int, Any]:
+    """Return what updates take: the room of a team, the most teams at a time, and global memory."""
+    room, most = Room.of(sums.specs, planned, True), max((turn.size for turn in turns), default=0)
     if room.system[0] > 1:
-        return room, n, ABSENT
-    n_teams = min(n, MOST_SYSTEMS)
-    return room, n_teams, buffer((n_teams, 1 + room.size, room.size), np.float32)
+        return room, most, ABSENT
+    most = min(most, MOST_SYSTEMS)
+    return room, most, buffer((most, 1 + room.size, room.size), np.float32)
 
 
 def sum_pieces(

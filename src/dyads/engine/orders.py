@@ -13,6 +13,7 @@ import numpy as np
 
 from dyads.data.dyads import Counts, Dyads, Grouped, chunks
 from dyads.engine.bundles import ABSENT, Absent, Owned, read_only
+from dyads.engine.compiled import kernel
 from dyads.model.parameters import Role
 
 Array = np.ndarray[Any, Any]
@@ -247,6 +248,32 @@ def _deal(counts: Array, n_groups: int) -> Array:
     group = np.empty(len(counts), np.int16 if n_groups**2 < 2**15 else np.int32)
     group[np.argsort(-counts, kind="stable")] = np.arange(len(counts)) % n_groups
     return group
+
+
+def independent(nodes: Shard) -> list[Array]:
+    """Cut the nodes of a shard into turns: no two nodes of a turn share a dyad, so they can be updated at a time.
+
+    Greedy colouring: nodes by descending number of dyads, each into the first turn without a partner (Welsh & Powell
+    1967). There are at most as many turns as the largest number of partners, plus one.
+    """
+    largest_first = np.argsort(-np.diff(nodes.start), kind="stable")
+    turn = np.full(len(nodes), -1)
+    turn_pass(nodes.start, nodes.order, nodes.dyads.row, nodes.dyads.col, largest_first, turn, np.full(len(nodes), -1))
+    sequence = largest_first[np.argsort(turn[largest_first], kind="stable")]
+    return np.split(sequence, np.cumsum(np.bincount(turn))[:-1])
+
+
+@kernel
+def turn_pass(start, order, row, col, nodes, turn, taken):  # type: ignore[no-untyped-def]
+    """WRITE the turn of each node, which is -1 before; `taken` : (n_nodes,) the last node with a partner in a turn."""
+    for e in nodes:
+        for n in range(start[e], start[e + 1]):
+            partner = row[order[n]] + col[order[n]] - e
+            if turn[partner] >= 0:
+                taken[turn[partner]] = e
+        turn[e] = 0
+        while taken[turn[e]] == e:
+            turn[e] += 1
 
 
 def in_order(function: Callable[[Any], Any], tasks: Iterable[Any]) -> list[Any]:
