@@ -49,7 +49,7 @@ def objective_of(dyads, rank, structure, strength=1.0, counts=None):
     n_terms = 1 if structure == "stereotype" else None
     layout = Layout(build(structure, dyads.n_labels, dyads.n_labels, True, rank, n_terms), dyads.n_rows, dyads.n_cols)
     names = ("row_bias", "col_bias", "row_factors", "col_factors", "phi")
-    counts = Counts.of(dyads, False) if counts is None else counts
+    counts = Counts.of(dyads, layout.structure.one_set) if counts is None else counts
     return Objective(layout, Log(), Penalty.of(layout, dict.fromkeys(names, strength), "none", counts))
 
 
@@ -111,6 +111,17 @@ def sweeps_of_many():
     """Milliseconds of a sweep of 20 million made-up ratings at rank 32, like `sweeps`."""
     made = made_up(20_000_000, 138_493, 26_744)
     return rounded({"sweep": sweep_of_a_fit({"row": made.row, "col": made.col}, made.label, 32, 8)}) | {"at most": 600}
+
+
+def sweeps_of_nodes(n=3_000_000, n_nodes=100_000):
+    """Milliseconds of a sweep of links of one id set, 2 labels, rank 16: two threads of the CPU, and the GPU."""
+    row, col, label = coded(n, n_nodes, n_nodes, True, 2)
+    # Hubs in the role of a row are not those in the role of a column.
+    col = np.random.default_rng(0).permutation(n_nodes).astype(np.int32)[col]
+    links = row != col
+    dyads = Dyads(row[links], col[links], label[links], None, n_nodes, n_nodes, 2)
+    engines = {"CPU, two threads": CPU(2), "CUDA": CUDA()}
+    return rounded({name: 1e3 * sweep_seconds(engine, dyads, 16, "symmetric", 2) for name, engine in engines.items()})
 
 
 def sweep_of_a_fit(X, y, rank, n_sweeps):
@@ -323,6 +334,7 @@ PARTS = (
     sgd,
     epochs,
     sweeps_of_many,
+    sweeps_of_nodes,
     sweeps,
     gradients,
     accuracy,

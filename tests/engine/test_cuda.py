@@ -10,7 +10,7 @@ import device_laws
 import numpy as np
 import pytest
 
-from dyads import CUDA, LFLOrdinal
+from dyads import CPU, CUDA, LFLOrdinal
 from dyads.engine import cuda
 from dyads.errors import EngineWarning, InputError
 from dyads.model.loss import LOSSES, Log
@@ -38,7 +38,7 @@ def test_a_missing_gpu_is_refused_before_a_fit_searches_for_penalties(monkeypatc
     [
         (False, (0, 0, 0), False, None),
         (True, (0, 0, 0), True, None),
-        (True, (0, 0, 0), False, "Newton steps and posterior draws, since there are pairs of an id with itself"),
+        (True, (0, 0, 0), False, None),
         (False, (2, 0, 0), True, "SGD with features"),
         (False, (2, 0, 0), False, None),
         (False, (2, 0, 1), False, "everything but predictions, since there are features of pairs"),
@@ -55,6 +55,11 @@ def test_what_runs_on_the_cpu_is_said(one_set, n_features, descends, expected, m
         if expected is None
         else [f"engine='cuda' leaves to the CPU, where it takes as long as with engine='cpu': {expected}."]
     )
+
+
+def test_few_pairs_in_memory_are_the_cpus():
+    """Fold-in ends when blocks stand still, which in single precision they never do."""
+    assert CUDA().for_memory() == CPU()
 
 
 def test_pairs_that_the_device_cannot_hold_are_refused_before_a_fit(monkeypatch):

@@ -7,7 +7,8 @@ opaque `Descent` or `BlockUpdates` and asks it for numbers.
 Results do not depend on which worker computes what. Dyads are cut into shards of whole tasks, and the cuts depend on
 the data only. A pass over a shard is a pure function of the shard, the blocks of the other side, a prior or penalty,
 and a seed. Two passes are not pure and run in order on one machine: over the nodes of one id set, because nodes that
-share a dyad depend on each other, and over the weights of dyad features, because a dyad may have several features.
+share a dyad depend on each other, and over the weights of dyad features, because a dyad may have several features. The
+order is the engine's own: a GPU updates nodes at the same time if they share no dyad.
 """
 
 from collections.abc import Sequence
@@ -211,7 +212,7 @@ class Engine(Protocol):
         ...
 
     def for_memory(self) -> "Engine":
-        """Return the engine for a few dyads in memory: this one, unless it fits stores only."""
+        """Return the engine for a few dyads in memory: this one, or the CPU's."""
         ...
 
     def scores(self, models: Sequence[Model], codes: Sequence[Codes], features: Any = None) -> Array:

@@ -2,17 +2,18 @@
 
 Dyads stay on the device, sorted by row and by column, or in the cells of SGD. Blocks travel there for each pass and
 back, but for SGD; they are small beside the dyads. Nodes of one id set depend on each other if they share a dyad: they
-are updated in turns of nodes that share none. On the CPU run: sums with features of dyads, updates of nodes of which
-some are paired with themselves, SGD with features, what draws of side weights take beside their sparse products and
-conjugate gradients, and predictions for new entities.
+are updated in turns of nodes that share none. On the CPU run: sums with features of dyads, updates of nodes if some are
+paired with themselves or most with each other, SGD with features, what draws of side weights take beside their sparse
+products and conjugate gradients, predictions for new entities, and all that has few dyads, as fold-in has.
 """
 
 import warnings
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from importlib.util import find_spec
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -48,7 +49,13 @@ LARGE, LARGE_SHARE = 2**14, 2**-8
 A team then ends before the others have done the rest; fewer entities on the CPU take less time there.
 """
 
-DYAD_BYTES, CELL_DYAD_BYTES, PARAMETER_BYTES = 40, 24, 16
+TEAM_COST, TURN_COST = 16, 64
+"""What a dyad of a node costs a team, in dyads of the CPU; and what a turn costs besides, in dyads of a team.
+
+About, on an H200. A turn takes as long as its largest node, so a network whose nodes are all paired is the CPU's.
+"""
+
+DYAD_BYTES, CELL_DYAD_BYTES, PARAMETER_BYTES = 60, 24, 16
 """Memory of the device for a dyad, by row and by column or in cells of SGD, and for a parameter: about, rather more."""
 
 SINGLE_SMALL_STEP = 1e-6
@@ -85,19 +92,13 @@ class CUDA(Setting):
         if n_features[2]:
             left.append("everything but predictions, since there are features of pairs")
         else:
-            if not descends and has_self_links(objective, dyads):
-                left.append("Newton steps and posterior draws, since there are pairs of an id with itself")
             if any(n_features) and descends:
                 left.append("SGD with features")
         if left:
-            warnings.warn(
-                f"engine='cuda' leaves to the CPU, where it takes as long as with engine='cpu': {'; '.join(left)}.",
-                EngineWarning,
-                stacklevel=caller_level(),
-            )
+            say_left("; ".join(left))
 
-    def for_memory(self) -> Self:
-        return self
+    def for_memory(self) -> CPU:
+        return CPU()
 
     def scores(self, models: Sequence[Model], codes: Sequence[Codes], features: Any = None) -> Array:
         """Return scores, in single precision; those of new entities, and without a GPU all, are the CPU's."""
@@ -133,9 +134,13 @@ class CUDA(Setting):
         return CPU().block_scores(structure, blocks, codes, offset)
 
 
-def has_self_links(objective: Objective, dyads: Dyads) -> bool:
-    """Whether there are nodes of one id set that are paired with themselves."""
-    return objective.structure.one_set and bool((dyads.row == dyads.col).any())
+def say_left(what: str) -> None:
+    """Warn of what runs on the CPU."""
+    warnings.warn(
+        f"engine='cuda' leaves to the CPU, where it takes as long as with engine='cpu': {what}.",
+        EngineWarning,
+        stacklevel=caller_level(),
+    )
 
 
 def is_available() -> bool:
@@ -227,8 +232,9 @@ class Held(NamedTuple):
     owned, data : owners and dyads, on the device
     start : (n_owners + 1,) first dyad of each owner
     large : owners with many dyads
-    turns : the other owners, on the device, in turns that are updated at a time; by descending number of dyads
-    in_turns : the same on the host
+    turns : the other owners on the device, in turns; the owners of a turn are updated at the same time, and come by
+        descending number of dyads
+    turns_on_host : the same on the host
     pieces : owner and bounds of each piece, on the device
     joins : how their sums are added up
     groups : groups of a block
@@ -239,7 +245,7 @@ class Held(NamedTuple):
     start: Array
     large: Array
     turns: tuple[Any, ...]
-    in_turns: tuple[Array, ...]
+    turns_on_host: tuple[Array, ...]
     pieces: tuple[Any, Any]
     joins: Joins
     groups: Groups
@@ -255,8 +261,8 @@ class DeviceBound(Bound):
         super().__init__(objective, dyads, counts, threads, len(dyads) + 1, DeviceMatrix)
         # Not of the module: fits on several threads must not write to each other's arrays. `of` : what uses the array.
         self.buffer = lru_cache(maxsize=16)(lambda shape, dtype, of=None: self.kernels.new_array(shape, dtype))
-        # Kernels of partial sums of a role, by room: one objective and its dyads have arguments of one type.
-        self.known: Any = lru_cache(lambda role: {})
+        # By role and room: one objective and its dyads have arguments of one type.
+        self.kernels_of_sums: dict[Role, dict[Any, Any]] = defaultdict(dict)
         self.specs = Specs.of(objective.structure, objective.loss, np.float32)
         self._sizes, self._one_set = objective.layout.sizes, objective.structure.one_set
         self._held: dict[Role, Held] = {}
@@ -268,7 +274,8 @@ class DeviceBound(Bound):
         if role not in self._held:
             (shard,) = self.orders.by_row if role == Role.SHARED else self.orders.of(role)
             grouped = shard.by_relation if role == Role.SHARED else shard
-            owned = Owned(int(role), 0, np.asarray(grouped.start, np.int64), grouped.order.astype(np.int32))
+            kind = np.int32 if len(self.dyads) <= np.iinfo(np.int32).max else np.int64
+            owned = Owned(int(role), 0, np.asarray(grouped.start, np.int64), grouped.order.astype(kind))
             if role in (Role.SHARED, Role.NODE):
                 data = self.held(Role.ROW).data
             else:
@@ -276,7 +283,7 @@ class DeviceBound(Bound):
             count, (owner, bounds) = np.diff(owned.start), pieces_of(owned.start)
             largest_first = np.argsort(-count, kind="stable").astype(np.int32)
             if role == Role.NODE:
-                n_large, turns = 0, [nodes.astype(np.int32) for nodes in independent(shard)]
+                n_large, turns = 0, self._turns
             else:
                 n_large = int(np.sum(count > max(LARGE, LARGE_SHARE * owned.start[-1])))
                 turns = [largest_first[n_large:]]
@@ -286,7 +293,7 @@ class DeviceBound(Bound):
                 start=owned.start,
                 large=largest_first[:n_large],
                 turns=self.kernels.to_device(tuple(turns)),
-                in_turns=tuple(turns),
+                turns_on_host=tuple(turns),
                 pieces=self.kernels.to_device((owner, bounds)),
                 joins=Joins.of(owner),
                 groups=Groups.of(self.specs.structure, role, self._sizes[role.place], self._sizes[2]),
@@ -306,6 +313,26 @@ class DeviceBound(Bound):
                 parts.append(planned._replace(groups=on_device, team_part=kernels.to_device(cut)))
             self._planned[role, most, curved] = parts
         return self._planned[role, most, curved]
+
+    @cached_property
+    def _turns(self) -> list[Array]:
+        (nodes,) = self.orders.by_node
+        return [turn.astype(np.int32) for turn in independent(nodes)]
+
+    @cached_property
+    def takes_turns(self) -> bool:
+        """Whether the nodes of one id set are updated on the device; if not, a warning says why."""
+        what = "Newton steps and posterior draws, since"
+        if (self.dyads.row == self.dyads.col).any():
+            say_left(f"{what} there are pairs of an id with itself")
+            return False
+        (nodes,) = self.orders.by_node
+        count, n_turns = np.diff(nodes.start), len(self._turns)
+        longest = sum(count[turn[0]] for turn in self._turns)
+        if TEAM_COST * (longest + TURN_COST * n_turns) > len(nodes.order):
+            say_left(f"{what} so many ids are paired with each other that a sweep would take {n_turns:,} turns")
+            return False
+        return True
 
     @property
     def is_dealt(self) -> bool:
@@ -331,6 +358,7 @@ class DeviceBound(Bound):
         self._dealt = None
         self._held.clear()
         self._planned.clear()
+        self.kernels_of_sums.clear()
         self.buffer.cache_clear()
 
 
@@ -344,7 +372,7 @@ class Device(Host):
         super().__exit__()
 
     def loss(self, theta: Array, held: Dyads | None = None) -> float:
-        if held is not None or self.dyads.side.dyad is not None:
+        if held is not None or not self._has_sums:
             return super().loss(theta, held)
         if self._bound.is_dealt:
             # SGD asks: dyads by row are not on the device, and to sort them takes longer than this.
@@ -356,7 +384,7 @@ class Device(Host):
         return float(self._bound.kernels.to_host(value).sum())
 
     def value_and_gradient(self, theta: Array) -> tuple[float, Array]:
-        if self.dyads.side.dyad is not None:
+        if not self._has_sums:
             return super().value_and_gradient(theta)
         layout, level = self.objective.layout, self._bound.kernels.GRADIENT
         gradient = np.zeros_like(theta)
@@ -385,17 +413,25 @@ class Device(Host):
         return DeviceDescent(self.objective, self._bound.dealt, self._bound.counts, theta, visited)
 
     def blocks_in_turn(self, theta: Array, prior: OwnPrior | None = None) -> HostUpdates:
-        if self.dyads.side.dyad is not None or has_self_links(self.objective, self.dyads):
+        if not self._has_sums or (self.objective.structure.one_set and not self._bound.takes_turns):
             return super().blocks_in_turn(theta, prior)
         return DeviceUpdates(self.objective, self._bound, theta, prior)
 
     def restricted(self, free: Array | None) -> "Device":
         return Device(replace(self.objective, free=free), self._bound)
 
+    @property
+    def _has_sums(self) -> bool:
+        """Whether the device computes sums: not with features of dyads, and not if entities have no weights."""
+        return self.dyads.side.dyad is None and 0 not in self.objective.layout.sizes[:2]
+
     def _effective(self, theta: Array) -> Blocks:
         """Return the effective blocks on the device."""
-        blocks = self.objective.layout.effective(theta, self.dyads.side.astype(theta.dtype))
-        return Blocks(*(self._bound.copied(block, of=i) for i, block in enumerate(single(blocks))))
+        row, col, shared = single(self.objective.layout.effective(theta, self.dyads.side.astype(theta.dtype)))
+        rows = self._bound.copied(row, of=0)
+        # With one id set, the tables of rows and columns are the same.
+        cols = rows if self.objective.structure.one_set else self._bound.copied(col, of=1)
+        return Blocks(rows, cols, self._bound.copied(shared, of=2))
 
 
 class PieceSums:
@@ -418,7 +454,7 @@ class PieceSums:
         """Begin to compute the losses (n_pieces,) and, by level, gradients (n_pieces, 1, size) of all pieces."""
         (whole,) = self._bound.planned(self._role, self._X.shape[1], False)
         buffer = partial(self._bound.buffer, of=self._role)
-        known = self._bound.known(self._role)
+        known = self._bound.kernels_of_sums[self._role]
         return self._kernels.sum_pieces(self._sums, self._X, self._held.pieces, whole, level, buffer, known)  # type: ignore[no-any-return]
 
     def add(self, pieces: Any, out: Array) -> None:
@@ -439,7 +475,7 @@ class PieceSums:
     def sums_at(self, e: int, x: Array, part: Part, curved: bool, out: Array, work: Any) -> float:
         planned, pieces = work
         level, at = self._kernels.CURVATURE if curved else self._kernels.VALUE, self._kernels.to_device(single(x[None]))
-        known = self._bound.known(self._role)
+        known = self._bound.kernels_of_sums[self._role]
         value, sums = self._kernels.sum_pieces(self._sums, at, pieces, planned, level, self._bound.buffer, known)
         if curved:
             out[:] = self._kernels.to_host(sums).sum(axis=0, dtype=np.float64)
@@ -556,13 +592,13 @@ class DeviceUpdates(HostUpdates):
     def _team_sums(self, role: Role, blocks: Blocks, prior: Prior) -> Any:
         """Return the sums of a role on the device."""
         held, prior = self._bound.held(role), self._kernels.to_device(single(prior))
-        first_node = 0 if role == Role.NODE else ABSENT
-        return self._kernels.TeamSums(self._bound.specs, held.owned, blocks, held.data, prior, first_node)
+        of_nodes = 1 if role == Role.NODE else ABSENT
+        return self._kernels.TeamSums(self._bound.specs, held.owned, blocks, held.data, prior, of_nodes)
 
     def _entities(self, role: Role, codes: Codes | None) -> tuple[Sequence[Any], Array, Array]:
-        """Return the entities to update: those for a team each, in turns on the device and all; and larger ones."""
+        """Return the entities to update: in turns on the device, the same all together on the host, and larger ones."""
         held = self._bound.held(role)
-        turns, large = held.in_turns, held.large
+        turns, large = held.turns_on_host, held.large
         if codes is None:
             return held.turns, np.concatenate(turns), large
         turns = tuple(turn[np.isin(turn, codes)] for turn in turns)

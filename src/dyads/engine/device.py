@@ -298,8 +298,7 @@ class TeamWork(NamedTuple):
 class TeamSums(NamedTuple):
     """The loss of the dyads of entities, computed by teams; see `sums.EntitySums`.
 
-    `first_node` : code of the first entity if entities are nodes, otherwise Absent; so kernels have no code for nodes
-    that do not need it.
+    `of_nodes` : 1 for nodes, otherwise Absent: its type leaves what only nodes need out of other kernels.
     """
 
     specs: Any
@@ -307,7 +306,7 @@ class TeamSums(NamedTuple):
     blocks: Any
     data: Any
     prior: Any
-    first_node: Any = ABSENT
+    of_nodes: Any = ABSENT
     team: Any = SERIAL
 
     def sums_at(self, e: int, x: Array, part: TeamPart, curved: bool, out: Array, work: TeamWork) -> float:
@@ -381,7 +380,7 @@ def evaluate_dyad(sums, e, n, j, x, part, level, work):  # type: ignore[no-untyp
     elif sums.owned.role == Role.SHARED:
         gather_pairs(structure, data, order, blocks, v, s)
     else:
-        gather_of_node(sums.first_node, e, structure, data, order, blocks, x, v, s)
+        gather_of_node(sums.of_nodes, sums.owned.first + e, structure, data, order, blocks, x, v, s)
     add_scores(1, work.groups, E, x, v, s, total, s)
     if level < CURVATURE:
         evaluate(loss, 1, label, s, g, value, total)
@@ -402,10 +401,10 @@ def evaluate_dyad(sums, e, n, j, x, part, level, work):  # type: ignore[no-untyp
     return value[0] * weight[0]
 
 
-@read_if_present(lambda first_node, e, structure, data, order, blocks, x, v, s: None)
-def gather_of_node(first_node, e, structure, data, order, blocks, x, v, s):  # type: ignore[no-untyped-def]
+@read_if_present(lambda of_nodes, node, structure, data, order, blocks, x, v, s: None)
+def gather_of_node(of_nodes, node, structure, data, order, blocks, x, v, s):  # type: ignore[no-untyped-def]
     """See `gather_nodes`; `x` : the block of the node."""
-    gather_nodes(structure, data, order, blocks, first_node + e, x, v, s)
+    gather_nodes(structure, data, order, blocks, node, x, v, s)
 
 
 @jitable
@@ -570,7 +569,7 @@ def perform(task: Any, n: int, sums: TeamSums, system: System, work: TeamWork) -
 
 def with_team(sums, partial):  # type: ignore[no-untyped-def]
     """Return the sums with the team of this block."""
-    return TeamSums(sums.specs, sums.owned, sums.blocks, sums.data, sums.prior, sums.first_node, Block(partial))
+    return TeamSums(sums.specs, sums.owned, sums.blocks, sums.data, sums.prior, sums.of_nodes, Block(partial))
 
 
 @read_if_present(lambda scratch, own: own)
@@ -725,11 +724,10 @@ def sum_pieces(
     lines = {VALUE: 0, GRADIENT: 1, CURVATURE: 1 + room.size}[level]
     value, out = buffer((n,), np.float64), buffer((n, max(1, lines), room.size), np.float32)
     task = Summing(sums, planned.groups, planned.team_part, X, pieces[0], out, pieces[1], value, level)
-    if n:
-        if room not in known:
-            # To find the types of so many arguments takes as long as to sum a million dyads.
-            known[room] = kernel_of(room) if SIMULATED else kernel_of(room).specialize(task)
-        known[room][n, THREADS](task)
+    if room not in known:
+        # To find the types of so many arguments takes as long as to sum a million dyads.
+        known[room] = kernel_of(room) if SIMULATED else kernel_of(room).specialize(task)
+    known[room][n, THREADS](task)
     return value, out
 
 

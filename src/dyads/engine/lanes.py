@@ -2,7 +2,7 @@
 
     for k in range(lane(team), n, lanes(team)): ...
 
-so that one source serves a CPU thread, which is a team of one (`Serial`), and a block of GPU threads (`cuda.Block`).
+so that one source serves a CPU thread, which is a team of one (`Serial`), and a block of GPU threads (`device.Block`).
 What a lane writes, others may read after `wait`.
 """
 

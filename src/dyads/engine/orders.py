@@ -251,7 +251,7 @@ def _deal(counts: Array, n_groups: int) -> Array:
 
 
 def independent(nodes: Shard) -> list[Array]:
-    """Cut the nodes of a shard into turns: no two nodes of a turn share a dyad, so they can be updated at a time.
+    """Cut the nodes of a shard into turns: no two of a turn share a dyad, so they can be updated at the same time.
 
     Greedy colouring: nodes by descending number of dyads, each into the first turn without a partner (Welsh & Powell
     1967). There are at most as many turns as the largest number of partners, plus one.

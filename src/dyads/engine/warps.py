@@ -55,8 +55,8 @@ PADDING = np.float32(1)
 MOST_REGISTERS = 128
 """Most registers of a thread; 16 warps then run at a time on a multiprocessor.
 
-Rank 32 and 5 labels take as many. With more registers fewer warps run, and with fewer some are in memory; 12 warps are
-as fast, since more of them wait for more cells.
+Rank 32 and 5 labels take as many. With fewer registers more warps run, but some numbers are in memory. Sixteen warps
+are no faster than twelve, since more of them wait for cells of others.
 """
 
 SLICES, COLUMNS = (1, 1) if SIMULATED else (8, 32)
@@ -240,7 +240,7 @@ def divide(layout: Layout) -> tuple[Division, Places]:
 
 @jitable
 def place_of(cut, own, k):  # type: ignore[no-untyped-def]
-    """Return the place in a line of entry k of those that lane `own` holds; there is memory also for what it lacks."""
+    """Return the place in a line of entry k of those that lane `own` holds; lines have room for what a lane lacks."""
     if k < cut.n_held_biases:
         return cut.n_columns * cut.width + k * cut.n_lanes + own
     return (k - cut.n_held_biases) * cut.width + own
@@ -324,7 +324,7 @@ class Tables(NamedTuple):
     shared: Any
 
     def flat(self) -> "Tables":
-        """Return the same tables, those of rows and columns without dimensions; see `line_of`."""
+        """Return the same tables, those of rows and columns as vectors; see `line_of`."""
         return Tables(self.row.ravel(), self.col.ravel(), self.shared)
 
 

@@ -556,7 +556,7 @@ def proba(n: int, s: Array, p: Array, largest: Array, share: Array) -> None:
             p[y, i] = exp(s[y, i] - largest[i])
             share[i] += p[y, i]
     for i in range(n):
-        # With an integer for the one, a kernel would divide in double precision.
+        # Kernels divide an integer by a number in double precision.
         share[i] = np.float32(1) / share[i]
     _scale(n, share, p)
 
