@@ -44,7 +44,7 @@ MOST_PIECES = 2048
 """Partial sums of a relation, a few for each team that a device runs at a time."""
 
 LARGE, LARGE_SHARE = 2**14, 2**-8
-"""Dyads of an entity, and share of all, above which its sums are divided among teams and its search runs on the CPU.
+"""Dyads of a row or column, and share of all, above which teams divide its sums and its search runs on the CPU.
 
 A team then ends before the others have done the rest; fewer entities on the CPU take less time there.
 """
@@ -270,7 +270,7 @@ class DeviceBound(Bound):
         self._dealt: Any = None
 
     def held(self, role: Role) -> Held:
-        """Return the dyads of rows, columns or relations; they are copied to the device when first needed."""
+        """Return the dyads of rows, columns, nodes or relations; they are copied to the device when first needed."""
         if role not in self._held:
             (shard,) = self.orders.by_row if role == Role.SHARED else self.orders.of(role)
             grouped = shard.by_relation if role == Role.SHARED else shard
@@ -316,6 +316,7 @@ class DeviceBound(Bound):
 
     @cached_property
     def _turns(self) -> list[Array]:
+        """The nodes of one id set in turns; see `independent`."""
         (nodes,) = self.orders.by_node
         return [turn.astype(np.int32) for turn in independent(nodes)]
 
